@@ -1,0 +1,248 @@
+/* Echo: tensor-parallel collectives that send 4 bits instead of 16. The C interface, the only ABI promise.
+ *
+ * A communicator joins `size` ranks. An all-reduce sums a tensor over them, sending small codes instead of
+ * 16-bit values. A feedback object remembers what rounding lost and adds it back in the next calls of the same
+ * pass; the last call of a pass (flush) pays what is owed. The words are those of docs/numerics.md.
+ *
+ * Errors: every function that can fail returns an echo_result_t and leaves a one-line text for
+ * echo_last_error() of the same thread. Nothing here exits, aborts, prints to stdout or throws.
+ *
+ * ABI rules: structs start with their own size, are filled by their _INITIALIZER macro and only ever grow at the
+ * end; a field that is 0 means "the library decides"; enumerators are never renumbered.
+ */
+#ifndef ECHO_COMM_ECHO_H
+#define ECHO_COMM_ECHO_H
+
+#include <stddef.h>
+#include <stdint.h>
+
+#include "echo_comm/version.h"
+
+#if defined(ECHO_COMM_STATIC)
+#define ECHO_API
+#else
+#define ECHO_API __attribute__((visibility("default")))
+#endif
+
+#ifdef __cplusplus
+extern "C" {
+#endif
+
+/* ---- results ------------------------------------------------------------------------------------------------- */
+
+typedef enum echo_result {
+  ECHO_SUCCESS = 0,
+  ECHO_ERROR_ARGUMENT = 1, /**< this rank's own arguments are wrong; nothing was sent, the communicator still works */
+  ECHO_ERROR_STATE = 2,    /**< wrong order of calls (feedback of another pass, a failed communicator, after fork) */
+  ECHO_ERROR_MISMATCH = 3, /**< ranks disagree about a call; the text names both sides; the communicator failed */
+  ECHO_ERROR_TIMEOUT = 4,  /**< a rank did not arrive in time; the communicator failed */
+  ECHO_ERROR_PEER = 5,     /**< a rank died or left; the communicator failed */
+  ECHO_ERROR_ABORTED = 6,  /**< echo_comm_abort() was called on some rank; the communicator failed */
+  ECHO_ERROR_SYSTEM = 7,   /**< an operating system call failed, e.g. not enough shared memory */
+  ECHO_ERROR_MEMORY = 8,   /**< memory could not be allocated */
+  ECHO_ERROR_INTERNAL = 9  /**< a bug in Echo; please report it with the text */
+} echo_result_t;
+
+/** A constant one-word name of `result`, "unknown" for any other number. Thread-safe. */
+ECHO_API const char* echo_result_string(echo_result_t result);
+
+/** Text of this thread's last failed call, "" if none. Owned by the library, valid until this thread's next call. */
+ECHO_API const char* echo_last_error(void);
+
+/** major * 10000 + minor * 100 + patch of the library that is loaded (ECHO_VERSION is that of this header). */
+ECHO_API int echo_version(void);
+
+/* ---- types --------------------------------------------------------------------------------------------------- */
+
+/** Element types; the numbers are those of ncclDataType_t. */
+typedef enum echo_dtype { ECHO_FLOAT16 = 6, ECHO_FLOAT32 = 7, ECHO_BFLOAT16 = 9 } echo_dtype_t;
+
+typedef enum echo_op { ECHO_SUM = 0, ECHO_AVG = 4 } echo_op_t; /* numbers of ncclRedOp_t */
+
+typedef enum echo_algorithm { ECHO_ALGORITHM_AUTO = 0, ECHO_ONE_SHOT = 1, ECHO_TWO_SHOT = 2 } echo_algorithm_t;
+
+typedef enum echo_switch { ECHO_DEFAULT = 0, ECHO_ON = 1, ECHO_OFF = 2 } echo_switch_t;
+
+/** `bits` of the exact path: values travel in the tensor's own type, sums are fp32. */
+#define ECHO_BITS_EXACT 16
+
+/** Values per group. One scale serves a group; residuals hold this many values per group, padding included. */
+#define ECHO_GROUP 64
+
+typedef struct echo_comm_object* echo_comm_t; /* the tag is not echo_comm: that is the C++ namespace */
+typedef struct echo_feedback_object* echo_feedback_t;
+
+/** Severity of a log line. */
+typedef enum echo_log_level { ECHO_LOG_INFO = 0, ECHO_LOG_WARNING = 1 } echo_log_level_t;
+
+/** Receives log lines of one communicator, from the thread that makes the call. Must not call back into Echo. */
+typedef void (*echo_log_fn)(echo_log_level_t level, const char* line, void* context);
+
+/* ---- communicator -------------------------------------------------------------------------------------------- */
+
+/** Settings of a communicator. Those marked (all) must be equal on all ranks, else creation fails on every rank. */
+typedef struct echo_config {
+  size_t size;                   /**< sizeof(echo_config_t), set by the initializer */
+  int64_t timeout_ms;            /**< longest wait of creation and of any call; 0: ECHO_TIMEOUT_MS or 30,000 */
+  int64_t slot_bytes;            /**< (all) bytes of one mailbox slot; 0: ECHO_SHM_SLOT_BYTES or by world size */
+  echo_switch_t batch_invariant; /**< (all) a token's result depends on that token's values alone; default off */
+  echo_log_fn log;               /**< NULL: nothing is logged, or to stderr when ECHO_DEBUG=1 */
+  void* log_context;             /**< handed to `log`; must outlive the communicator */
+} echo_config_t;
+#define ECHO_CONFIG_INITIALIZER {sizeof(echo_config_t), 0, 0, ECHO_DEFAULT, NULL, NULL}
+
+/** Joins a communicator named by a transport URL; returns when all ranks joined.
+ *
+ * url      "shm://NAME?rank=R&size=W": W processes on one host, W from 1 to 64, that agree on NAME
+ *          (1 to 64 characters of A-Z a-z 0-9 . _ -). No server, no files: see docs/transports.md.
+ * config   NULL for the defaults. Copied.
+ * comm     receives the communicator; owned by the caller, who gives it to echo_comm_destroy().
+ *
+ * Fails with ECHO_ERROR_STATE when NAME is in use by a live job, ECHO_ERROR_MISMATCH when ranks disagree on size or
+ * settings, ECHO_ERROR_TIMEOUT when ranks are missing (the text names them). Thread-safe. */
+ECHO_API echo_result_t echo_comm_create(const char* url, const echo_config_t* config, echo_comm_t* comm);
+
+/** Creates all `size` ranks of a communicator inside this process: ranks are threads (as ncclCommInitAll).
+ * comms receives `size` handles, rank order; each is then used by one thread at a time and destroyed by itself. */
+ECHO_API echo_result_t echo_comm_create_all(int size, const echo_config_t* config, echo_comm_t* comms);
+
+/** Rank in [0, size), number of ranks, and name of the transport ("shm", "inproc"). comm must not be NULL; a NULL
+ * gives -1, -1 and "". Thread-safe. */
+ECHO_API int echo_comm_rank(echo_comm_t comm);
+ECHO_API int echo_comm_size(echo_comm_t comm);
+ECHO_API const char* echo_comm_transport(echo_comm_t comm);
+
+/** Makes calls in progress and all later ones fail with ECHO_ERROR_ABORTED on every rank. From any thread. */
+ECHO_API echo_result_t echo_comm_abort(echo_comm_t comm, const char* reason);
+
+/** Frees the communicator; peers that still wait for this rank get ECHO_ERROR_PEER. Never communicates, never
+ * waits. NULL is allowed. No call may be in progress on it. Its feedback objects may be destroyed before or after. */
+ECHO_API void echo_comm_destroy(echo_comm_t comm);
+
+/** Counters since creation; they only grow. */
+typedef struct echo_stats {
+  size_t size;              /**< sizeof(echo_stats_t), set by the initializer */
+  uint64_t calls;           /**< all-reduces that succeeded = coded + exact + passed */
+  uint64_t coded_calls;     /**< sent with fewer bits */
+  uint64_t exact_calls;     /**< exact path, because the caller asked for ECHO_BITS_EXACT */
+  uint64_t passed_calls;    /**< world size 1: input handed through */
+  uint64_t one_shot_calls;  /**< of the coded and exact calls, those that went one-shot */
+  uint64_t flush_calls;     /**< last calls of passes */
+  uint64_t logical_bytes;   /**< sum of count * element size */
+  uint64_t payload_bytes;   /**< bytes this rank sent to others: codes, scales and headers */
+  uint64_t messages;        /**< messages this rank sent (one to everybody counts size - 1) */
+  uint64_t poisoned_groups; /**< groups that this rank delivered as NaN */
+  uint64_t waits;           /**< waits for a peer that were not satisfied at once */
+  uint64_t wait_ns;         /**< time spent in them */
+  uint64_t shm_bytes;       /**< size of the shared region of this communicator (shm, inproc) */
+} echo_stats_t;
+#define ECHO_STATS_INITIALIZER {sizeof(echo_stats_t), 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0}
+
+ECHO_API echo_result_t echo_comm_stats(echo_comm_t comm, echo_stats_t* stats);
+
+/* ---- feedback ------------------------------------------------------------------------------------------------ */
+
+/** Creates the residuals (fp32, zero) of one pass at a time, for tensors of up to `capacity` elements.
+ * Memory: one fp32 per element for the sender residual plus 1/size of it for the owner residual.
+ * One feedback object serves one chain of calls whose outputs add up with equal weight (a residual stream). */
+ECHO_API echo_result_t echo_feedback_create(echo_comm_t comm, size_t capacity, echo_feedback_t* feedback);
+
+/** Begins a new pass: residuals become zero, the next call fixes count, row length and rotation of the pass. */
+ECHO_API echo_result_t echo_feedback_reset(echo_feedback_t feedback);
+
+/** Bytes of memory held. 0 for NULL. */
+ECHO_API size_t echo_feedback_bytes(echo_feedback_t feedback);
+
+/** What the pass owes right now on this rank: largest magnitude in the sender and in the owner residual. */
+ECHO_API echo_result_t echo_feedback_norms(echo_feedback_t feedback, float* sender_max, float* owner_max);
+
+/** Frees it. NULL is allowed. */
+ECHO_API void echo_feedback_destroy(echo_feedback_t feedback);
+
+/* ---- all-reduce ---------------------------------------------------------------------------------------------- */
+
+/** Options of one call; equal on all ranks. */
+typedef struct echo_call {
+  size_t size;                /**< sizeof(echo_call_t), set by the initializer */
+  echo_op_t op;               /**< ECHO_SUM (0) or ECHO_AVG */
+  int bits;                   /**< 3, 4, 5, 6, 8 or ECHO_BITS_EXACT; 0: 4, or 8 when flush is set */
+  int flush;                  /**< 1: last call of the pass; what is owed is paid, residuals are dropped after it */
+  echo_algorithm_t algorithm; /**< 0: by size and world size; world size 2 is one-shot at every size */
+  echo_switch_t rotation;     /**< default on */
+  size_t row_length;          /**< elements of a row, groups start anew at each row; divides count; 0: one row */
+} echo_call_t;
+#define ECHO_CALL_INITIALIZER {sizeof(echo_call_t), ECHO_SUM, 0, 0, ECHO_ALGORITHM_AUTO, ECHO_DEFAULT, 0}
+
+/** Sums `count` elements over all ranks of `comm`; every rank gets the same bytes.
+ *
+ * in, out    count elements of `dtype`, host memory; equal pointers mean in place; other overlap is an error.
+ *            NULL is allowed when count is 0. Aligned to the element size.
+ * feedback   residuals of the current pass, or NULL for none. Must have been created for >= count elements with
+ *            this communicator. Within a pass count, row length and rotation may not change.
+ * call       options of this call, or NULL for the defaults (SUM, 4 bits, no flush).
+ *
+ * Collective: every rank calls with the same count, dtype, options and feedback presence, else all ranks
+ * get ECHO_ERROR_MISMATCH and `out` is unspecified. Blocks at most the communicator's timeout.
+ * Thread-safe across communicators, not within one.
+ * Formulas: numerics.md sections 2 and 3 (also in docs/numerics.md). */
+ECHO_API echo_result_t echo_all_reduce(const void* in, void* out, size_t count, echo_dtype_t dtype, echo_comm_t comm,
+                                       echo_feedback_t feedback, const echo_call_t* call);
+
+/* ---- codec --------------------------------------------------------------------------------------------------- */
+/* For bindings that move the bytes themselves. The functions are pure: no state but the residuals they are given.
+ * Thread-safe as long as no two calls share a residual or an output. */
+
+/** Which groups of which tensor a codec call works on. */
+typedef struct echo_range {
+  size_t size;            /**< sizeof(echo_range_t), set by the initializer */
+  echo_dtype_t dtype;     /**< element type of the tensor */
+  size_t count;           /**< elements of the whole tensor */
+  size_t row_length;      /**< as in echo_call_t */
+  int bits;               /**< 3, 4, 5, 6, 8 or ECHO_BITS_EXACT; 0: 4 */
+  echo_switch_t rotation; /**< default on */
+  int64_t group_begin;    /**< groups [group_begin, group_end) of echo_groups(count, row_length) */
+  int64_t group_end;
+} echo_range_t;
+#define ECHO_RANGE_INITIALIZER {sizeof(echo_range_t), ECHO_FLOAT32, 0, 0, 0, ECHO_DEFAULT, 0, 0}
+
+/** Residuals of a rank, rotated domain, updated by the call. */
+typedef struct echo_residuals {
+  float* sender;       /**< 64 values for each group of the whole tensor, or NULL: no sender residual */
+  float* owner;        /**< 64 values for each group of [owner_begin, owner_end), or NULL: no owner residual */
+  int64_t owner_begin; /**< first group of this rank's chunk */
+  int64_t owner_end;
+} echo_residuals_t;
+
+/** Number of groups of a tensor: rows * ceil(row_length / 64). -1 when row_length does not divide count. */
+ECHO_API int64_t echo_groups(size_t count, size_t row_length);
+
+/** Chunk of `rank`: groups [rank*N/size, (rank+1)*N/size) of N. */
+ECHO_API echo_result_t echo_chunk(int64_t groups, int size, int rank, int64_t* group_begin, int64_t* group_end);
+
+/** Bytes that echo_encode() writes for this range: all codes, then all scales (bf16); exact: the elements. */
+ECHO_API echo_result_t echo_encoded_size(const echo_range_t* range, size_t* bytes);
+
+/** Encodes the range of the tensor `in` (its first element, whole tensor). residuals may be NULL. The owner residual,
+ * if given, is added on its groups and becomes 0 (one-shot). poisoned, if not NULL, is increased. */
+ECHO_API echo_result_t echo_encode(const echo_range_t* range, const void* in, const echo_residuals_t* residuals,
+                                   void* encoded, uint64_t* poisoned);
+
+/** Sums what `size` ranks sent for this range, in rank order in fp32, and encodes the sum (two-shot, owner's part).
+ * encoded[r] holds rank r's bytes; encoded[rank] is not read: the own addend comes unrounded from `in` (or, with
+ * batch_invariant != 0, coded). The sender residual of the range becomes 0, the owner residual is added and renewed.
+ * divisor: 1 for a sum, size for an average; the same value goes to echo_reduce() and echo_decode(), and is applied
+ * once: here on the exact path (before the sum is rounded to the type), there otherwise. */
+ECHO_API echo_result_t echo_reduce(const echo_range_t* range, const void* const* encoded, int size, int rank,
+                                   const void* in, const echo_residuals_t* residuals, int batch_invariant,
+                                   int divisor, void* out_encoded, uint64_t* poisoned);
+
+/** Decodes the range into the tensor `out` (its first element). parts = 1: two-shot's sum; parts = size: one-shot,
+ * summed in rank order. divisor: as for echo_reduce(). Residuals of poisoned groups become 0. */
+ECHO_API echo_result_t echo_decode(const echo_range_t* range, const void* const* encoded, int parts, int divisor,
+                                   const echo_residuals_t* residuals, void* out, uint64_t* poisoned);
+
+#ifdef __cplusplus
+}
+#endif
+
+#endif

@@ -1,0 +1,126 @@
+#include "api/handles.hpp"
+
+namespace echo_comm::core {
+namespace {
+
+Block read_block(const echo_range_t* given) {
+  require(given != nullptr, ErrorCode::kArgument, "range is NULL");
+  const echo_range_t range = read_struct(given, echo_range_t ECHO_RANGE_INITIALIZER, "range");
+  constexpr int kBits = 4;
+  const Block block{GroupLayout(read_count(range.count, "count"), read_count(range.row_length, "row_length")),
+                    {range.group_begin, range.group_end},
+                    read_format(range.bits, kBits, range.rotation),
+                    read_dtype(range.dtype)};
+  require(range.group_begin >= 0 && range.group_begin <= range.group_end && range.group_end <= block.layout.groups(),
+          ErrorCode::kArgument, "groups [", range.group_begin, ", ", range.group_end, ") of a tensor of ",
+          block.layout.groups(), " groups");
+  return block;
+}
+
+Residuals read_residuals(const echo_residuals_t* given, const Block& block) {
+  if (given == nullptr) return {};
+  require(given->owner == nullptr || (given->owner_begin >= 0 && given->owner_begin <= given->owner_end &&
+                                      given->owner_end <= block.layout.groups()),
+          ErrorCode::kArgument, "owner residual of groups [", given->owner_begin, ", ", given->owner_end,
+          ") of a tensor of ", block.layout.groups(), " groups");
+  return {given->sender, given->owner, {given->owner_begin, given->owner_end}};
+}
+
+Payloads read_payloads(const void* const* encoded, int parts, int own, const Block& block) {
+  require(parts >= 1 && parts <= kMaxRanks, ErrorCode::kArgument, "parts: ", parts, "; expected 1 to ", kMaxRanks);
+  require(encoded != nullptr, ErrorCode::kArgument, "encoded is NULL");
+  for (int part = 0; part < parts; ++part) {
+    require(part == own || encoded[part] != nullptr || block.encoded_bytes() == 0, ErrorCode::kArgument, "encoded[",
+            part, "] is NULL");
+  }
+  return {reinterpret_cast<const std::byte* const*>(encoded), static_cast<std::size_t>(parts)};
+}
+
+void check_tensor(const Block& block, const void* tensor, const char* name) {
+  check_buffer(tensor, block.layout.elements(block.range), block.dtype, name);
+}
+
+void check_output(const Block& block, const void* output) {
+  require(output != nullptr || block.encoded_bytes() == 0, ErrorCode::kArgument, "the output is NULL");
+}
+
+void count(uint64_t* poisoned, int64_t groups) {
+  if (poisoned != nullptr) *poisoned += static_cast<uint64_t>(groups);
+}
+
+}  // namespace
+}  // namespace echo_comm::core
+
+int64_t echo_groups(size_t count, size_t row_length) {
+  using namespace echo_comm::core;
+  int64_t groups = -1;
+  guarded([&] {
+    groups = GroupLayout(read_count(count, "count"), read_count(row_length, "row_length")).groups();
+  });
+  return groups;
+}
+
+echo_result_t echo_chunk(int64_t groups, int size, int rank, int64_t* group_begin, int64_t* group_end) {
+  using namespace echo_comm::core;
+  return guarded([&] {
+    require(groups >= 0 && groups <= kMaxCount, ErrorCode::kArgument, "groups: ", groups);
+    require(size >= 1 && size <= kMaxRanks && rank >= 0 && rank < size, ErrorCode::kArgument, "rank ", rank, " of ",
+            size, "; expected 0 <= rank < size <= ", kMaxRanks);
+    require(group_begin != nullptr && group_end != nullptr, ErrorCode::kArgument, "group_begin or group_end is NULL");
+    const GroupRange chunk = chunk_of(groups, size, rank);
+    *group_begin = chunk.begin;
+    *group_end = chunk.end;
+  });
+}
+
+echo_result_t echo_encoded_size(const echo_range_t* range, size_t* bytes) {
+  using namespace echo_comm::core;
+  return guarded([&] {
+    require(bytes != nullptr, ErrorCode::kArgument, "bytes is NULL");
+    *bytes = static_cast<size_t>(read_block(range).encoded_bytes());
+  });
+}
+
+echo_result_t echo_encode(const echo_range_t* range, const void* in, const echo_residuals_t* residuals, void* encoded,
+                          uint64_t* poisoned) {
+  using namespace echo_comm::core;
+  return guarded([&] {
+    const Block block = read_block(range);
+    check_tensor(block, in, "in");
+    check_output(block, encoded);
+    count(poisoned, reference_codec().encode(block, in, read_residuals(residuals, block),
+                                             static_cast<std::byte*>(encoded)));
+  });
+}
+
+echo_result_t echo_reduce(const echo_range_t* range, const void* const* encoded, int size, int rank, const void* in,
+                          const echo_residuals_t* residuals, int batch_invariant, int divisor, void* out_encoded,
+                          uint64_t* poisoned) {
+  using namespace echo_comm::core;
+  return guarded([&] {
+    const Block block = read_block(range);
+    require(rank >= 0 && rank < size, ErrorCode::kArgument, "rank ", rank, " of ", size);
+    require(divisor >= 1, ErrorCode::kArgument, "divisor: ", divisor, "; expected 1 or more");
+    const Payloads payloads = read_payloads(encoded, size, rank, block);
+    check_tensor(block, in, "in");
+    check_output(block, out_encoded);
+    const ReduceOptions options{rank, batch_invariant != 0, divisor};
+    count(poisoned, reference_codec().reduce(block, payloads, in, read_residuals(residuals, block), options,
+                                             static_cast<std::byte*>(out_encoded)));
+  });
+}
+
+echo_result_t echo_decode(const echo_range_t* range, const void* const* encoded, int parts, int divisor,
+                          const echo_residuals_t* residuals, void* out, uint64_t* poisoned) {
+  using namespace echo_comm::core;
+  return guarded([&] {
+    const Block block = read_block(range);
+    require(divisor >= 1, ErrorCode::kArgument, "divisor: ", divisor, "; expected 1 or more");
+    require(!block.format.exact() || parts == 1, ErrorCode::kArgument, "parts: ", parts,
+            "; the exact path is two-shot, it decodes one part");
+    constexpr int kNone = -1;
+    const Payloads payloads = read_payloads(encoded, parts, kNone, block);
+    check_tensor(block, out, "out");
+    count(poisoned, reference_codec().decode(block, payloads, read_residuals(residuals, block), divisor, out));
+  });
+}

@@ -1,0 +1,144 @@
+#include <cstdio>
+#include <memory>
+
+#include "api/handles.hpp"
+#include "api/url.hpp"
+#include "base/env.hpp"
+#include "transport/inproc/inproc.hpp"
+#include "transport/shm/shm.hpp"
+
+namespace echo_comm::core {
+namespace {
+
+struct CommSettings {
+  Settings settings;
+  int64_t slot_bytes;
+  echo_log_fn log;
+  void* log_context;
+};
+
+void log_to_stderr(echo_log_level_t /*level*/, const char* line, void* /*context*/) {
+  std::fputs(text("echo_comm: ", line, "\n").c_str(), stderr);
+}
+
+CommSettings read_config(const echo_config_t* given) {
+  const echo_config_t config = read_struct(given, echo_config_t ECHO_CONFIG_INITIALIZER, "config");
+  const Env env = Env::read();
+  constexpr int64_t kDay = 86'400'000;
+  require(config.timeout_ms >= 0 && config.timeout_ms <= kDay, ErrorCode::kArgument, "timeout_ms: ",
+          config.timeout_ms, "; expected 0 (default) to ", kDay);
+  constexpr int64_t kMinSlot = 4096;
+  constexpr int64_t kMaxSlot = 64 << 20;
+  require(config.slot_bytes == 0 || (config.slot_bytes >= kMinSlot && config.slot_bytes <= kMaxSlot),
+          ErrorCode::kArgument, "slot_bytes: ", config.slot_bytes, "; expected 0 (default) or ", kMinSlot, " to ",
+          kMaxSlot);
+  CommSettings result;
+  result.settings.timeout = std::chrono::milliseconds(config.timeout_ms != 0 ? config.timeout_ms : env.timeout_ms);
+  result.settings.batch_invariant = read_switch(config.batch_invariant, false, "batch_invariant");
+  result.slot_bytes = config.slot_bytes != 0 ? config.slot_bytes : env.slot_bytes;
+  result.log = config.log != nullptr ? config.log : env.debug ? log_to_stderr : nullptr;
+  result.log_context = config.log_context;
+  return result;
+}
+
+// Everything that must be equal on all ranks and is not in each message's header.
+uint64_t fingerprint(const Settings& settings) {
+  return uint64_t{MessageHeader::kVersion} << 8 | (settings.batch_invariant ? 1U : 0U);
+}
+
+echo_comm_t make_comm(std::unique_ptr<Transport> transport, const CommSettings& settings) {
+  auto comm = std::make_unique<echo_comm_object>(echo_comm_object{Communicator(std::move(transport), settings.settings)});
+  if (settings.log != nullptr) {
+    const Transport& joined = comm->communicator.transport();
+    const std::string line =
+        text("version ", ECHO_VERSION_STRING, ", transport ", joined.name(), ", rank ", joined.rank(), " of ",
+             joined.size(), ", messages up to ", joined.max_message(), " bytes, ", joined.shared_bytes(),
+             " bytes shared, timeout ", settings.settings.timeout.count(), " ms, batch invariant ",
+             settings.settings.batch_invariant ? "on" : "off");
+    settings.log(ECHO_LOG_INFO, line.c_str(), settings.log_context);
+  }
+  return comm.release();
+}
+
+}  // namespace
+}  // namespace echo_comm::core
+
+echo_result_t echo_comm_create(const char* url, const echo_config_t* config, echo_comm_t* comm) {
+  using namespace echo_comm::core;
+  return guarded([&] {
+    require(comm != nullptr, ErrorCode::kArgument, "comm is NULL");
+    *comm = nullptr;
+    require(url != nullptr, ErrorCode::kArgument, "url is NULL");
+    const TransportUrl target = parse_url(url);
+    const CommSettings settings = read_config(config);
+    *comm = make_comm(create_shm({.name = target.name,
+                                  .rank = target.rank,
+                                  .size = target.size,
+                                  .slot_bytes = settings.slot_bytes,
+                                  .settings = fingerprint(settings.settings),
+                                  .timeout = settings.settings.timeout}),
+                      settings);
+  });
+}
+
+echo_result_t echo_comm_create_all(int size, const echo_config_t* config, echo_comm_t* comms) {
+  using namespace echo_comm::core;
+  return guarded([&] {
+    require(comms != nullptr, ErrorCode::kArgument, "comms is NULL");
+    require(size >= 1 && size <= kMaxRanks, ErrorCode::kArgument, "size: ", size, "; expected 1 to ", kMaxRanks);
+    const CommSettings settings = read_config(config);
+    std::vector<std::unique_ptr<echo_comm_object>> created;
+    for (std::unique_ptr<Transport>& transport : create_inproc(size, settings.slot_bytes)) {
+      created.emplace_back(make_comm(std::move(transport), settings));
+    }
+    for (int rank = 0; rank < size; ++rank) comms[rank] = created[rank].release();
+  });
+}
+
+int echo_comm_rank(echo_comm_t comm) { return comm == nullptr ? -1 : comm->communicator.rank(); }
+
+int echo_comm_size(echo_comm_t comm) { return comm == nullptr ? -1 : comm->communicator.size(); }
+
+const char* echo_comm_transport(echo_comm_t comm) {
+  return comm == nullptr ? "" : comm->communicator.transport().name();
+}
+
+echo_result_t echo_comm_abort(echo_comm_t comm, const char* reason) {
+  using namespace echo_comm::core;
+  return guarded([&] {
+    require(comm != nullptr, ErrorCode::kArgument, "comm is NULL");
+    comm->communicator.abort(text("aborted: ", reason != nullptr ? reason : "no reason was given"));
+  });
+}
+
+void echo_comm_destroy(echo_comm_t comm) { delete comm; }
+
+echo_result_t echo_comm_stats(echo_comm_t comm, echo_stats_t* stats) {
+  using namespace echo_comm::core;
+  return guarded([&] {
+    require(comm != nullptr, ErrorCode::kArgument, "comm is NULL");
+    require(stats != nullptr && stats->size >= sizeof(std::size_t), ErrorCode::kArgument,
+            "stats is NULL or not filled by ECHO_STATS_INITIALIZER");
+    const Counters& counters = comm->communicator.counters();
+    const Transport& transport = comm->communicator.transport();
+    const WaitStats waits = transport.wait_stats();
+    echo_stats_t all ECHO_STATS_INITIALIZER;
+    all.coded_calls = counters.coded_calls;
+    all.exact_calls = counters.exact_calls;
+    all.passed_calls = counters.passed_calls;
+    all.calls = all.coded_calls + all.exact_calls + all.passed_calls;
+    all.one_shot_calls = counters.one_shot_calls;
+    all.flush_calls = counters.flush_calls;
+    all.logical_bytes = counters.logical_bytes;
+    all.payload_bytes = counters.payload_bytes;
+    all.messages = counters.messages;
+    all.poisoned_groups = counters.poisoned_groups;
+    all.waits = waits.waits;
+    all.wait_ns = waits.wait_ns;
+    all.shm_bytes = transport.shared_bytes();
+    // A caller with an older header has a shorter struct: it gets the fields it knows.
+    const std::size_t size = std::min(stats->size, sizeof all);
+    all.size = stats->size;
+    __builtin_memcpy(stats, &all, size);
+  });
+}

@@ -1,0 +1,20 @@
+// Every environment variable the C++ library reads, in one place. Read once, when a communicator is created.
+#pragma once
+
+#include <cstdint>
+
+namespace echo_comm::core {
+
+struct Env {
+  // ECHO_TIMEOUT_MS: longest wait of creation and of any call. 1 .. 86,400,000. Default 30,000.
+  int64_t timeout_ms = 30'000;
+  // ECHO_SHM_SLOT_BYTES: bytes of one mailbox slot, 4 KiB .. 64 MiB; equal on all ranks. 0: by world size.
+  int64_t slot_bytes = 0;
+  // ECHO_DEBUG: 1 prints the log lines of communicators without a log callback to stderr. Default 0.
+  bool debug = false;
+
+  // Throws Error(kArgument) naming the variable and its range when a value is no number or out of range.
+  static Env read();
+};
+
+}  // namespace echo_comm::core

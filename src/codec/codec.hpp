@@ -1,0 +1,73 @@
+// Room codec: values <-> codes. Three sweeps over a range of groups: encode, reduce, decode. Each reads its input
+// once and writes its output once, group by group, without temporary tensors. Encoders write straight into the memory
+// that is sent, decoders read straight from what was received.
+//
+// bits = 16 is the exact path: the same three sweeps with the elements themselves on the wire, so the collectives are
+// one text for both.
+//
+// The codec knows nothing of ranks' order of calls, transports or state: residuals are arguments.
+#pragma once
+
+#include <cstdint>
+#include <span>
+
+#include "wire/format.hpp"
+#include "wire/layout.hpp"
+
+namespace echo_comm::core {
+
+// Residuals of this rank in the rotated domain, 64 values a group. Null: none.
+struct Residuals {
+  float* sender = nullptr;  // group 0 of the tensor first
+  float* owner = nullptr;   // group owned.begin first
+  GroupRange owned;
+
+  [[nodiscard]] float* sender_of(int64_t group) const { return sender == nullptr ? nullptr : sender + group * kGroup; }
+  [[nodiscard]] float* owner_of(int64_t group) const {
+    return owner == nullptr || !owned.contains(group) ? nullptr : owner + (group - owned.begin) * kGroup;
+  }
+};
+
+// What a sweep works on: groups `range` of a tensor.
+struct Block {
+  GroupLayout layout;
+  GroupRange range;
+  Format format;
+  Dtype dtype;
+
+  [[nodiscard]] int64_t encoded_bytes() const { return encoded_size(layout, range, format, dtype); }
+};
+
+// What the ranks sent for the block, in rank order. The own entry is null where the own addend is not coded.
+using Payloads = std::span<const std::byte* const>;
+
+struct ReduceOptions {
+  int rank = 0;                  // whose addend comes from `in`
+  bool batch_invariant = false;  // own addend coded too, with its sender residual
+  int divisor = 1;               // exact path only: applied before the sum is rounded to the type
+};
+
+class Codec {
+ public:
+  virtual ~Codec() = default;
+  [[nodiscard]] virtual const char* name() const noexcept = 0;
+
+  // in: the whole tensor. The owner residual, if given, is added on its groups and becomes 0 (one-shot).
+  // Returns the number of poisoned groups.
+  virtual int64_t encode(const Block& block, const void* in, const Residuals& residuals, std::byte* payload) const = 0;
+
+  // Adds the payloads and the own addend in rank order in fp32, then the owner residual; encodes the sum.
+  // Returns the number of poisoned groups.
+  virtual int64_t reduce(const Block& block, Payloads payloads, const void* in, const Residuals& residuals,
+                         const ReduceOptions& options, std::byte* payload) const = 0;
+
+  // out: the whole tensor. One payload: the coded sum. Several: their sum, in order. divisor: coded formats only.
+  // Residuals of groups that come out as NaN become 0. Returns the number of those groups.
+  virtual int64_t decode(const Block& block, Payloads payloads, const Residuals& residuals, int divisor,
+                         void* out) const = 0;
+};
+
+// The specification, literally; what every other implementation is compared with.
+const Codec& reference_codec();
+
+}  // namespace echo_comm::core

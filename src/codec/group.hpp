@@ -1,0 +1,34 @@
+// The specification in code: what happens to one group of 64 values (numerics.md section 2).
+// The numbers in the comments of group.cpp are the steps of that section.
+#pragma once
+
+#include <cstdint>
+#include <span>
+
+#include "wire/layout.hpp"
+
+namespace echo_comm::core {
+
+using GroupValues = std::span<float, kGroup>;
+using ConstGroupValues = std::span<const float, kGroup>;
+
+inline constexpr uint16_t kPoisonedScale = 0x7FC0;  // bf16 NaN
+
+// Orthonormal Walsh-Hadamard transform, its own inverse. Step 1.
+void rotate(GroupValues v);
+
+void add(GroupValues v, const float* addend);
+
+// Steps 3 to 5: writes the packed codes, returns the scale (bf16 bits), and, unless residual is null, leaves in it
+// what the codes do not say. `v` already holds rotated values plus residual. Poisoned and zero groups included.
+uint16_t encode_group(ConstGroupValues v, int bits, uint8_t* codes, float* residual);
+
+// Rotated-domain values of a coded group: code * scale. Any bytes are valid input; a scale that is not finite gives
+// values that are not finite.
+void decode_group(const uint8_t* codes, uint16_t scale, int bits, GroupValues v);
+
+// A group whose values cannot be coded or delivered: any of them not finite, or 2^124 and more.
+bool is_poisoned(ConstGroupValues v);
+bool is_poisoned_scale(uint16_t scale);
+
+}  // namespace echo_comm::core

@@ -1,0 +1,70 @@
+// Room wire: pure arithmetic about what travels. Groups, chunks, segments, formats, headers; no I/O, no state.
+#pragma once
+
+#include <algorithm>
+#include <cstdint>
+
+namespace echo_comm::core {
+
+inline constexpr int kGroup = 64;  // values that share one scale (numerics.md section 2)
+
+// Largest tensor: leaves room for every product of sizes below (64 ranks * groups, bytes of residuals) in 63 bits.
+inline constexpr int64_t kMaxCount = int64_t{1} << 48;
+
+// Groups [begin, end) of a tensor.
+struct GroupRange {
+  int64_t begin = 0;
+  int64_t end = 0;
+
+  [[nodiscard]] int64_t size() const { return end - begin; }
+  [[nodiscard]] bool contains(int64_t group) const { return group >= begin && group < end; }
+  friend bool operator==(const GroupRange&, const GroupRange&) = default;
+};
+
+// Where the values of one group lie in the tensor; values beyond `valid` are padding, 0 before the rotation.
+struct GroupPlace {
+  int64_t first = 0;
+  int valid = 0;
+};
+
+// How the elements of a tensor fall into groups: groups start anew at each row.
+class GroupLayout {
+ public:
+  // row_length 0: the tensor is one row. Throws when it does not divide count, or count is out of range.
+  GroupLayout(int64_t count, int64_t row_length);
+
+  [[nodiscard]] int64_t count() const { return count_; }
+  // As given: 0 means one row.
+  [[nodiscard]] int64_t row_length() const { return given_row_length_; }
+  [[nodiscard]] int64_t groups() const { return groups_; }
+
+  [[nodiscard]] GroupPlace place(int64_t group) const {
+    const int64_t row = group / groups_per_row_;
+    const int64_t offset = (group - row * groups_per_row_) * kGroup;
+    return {row * row_length_ + offset, static_cast<int>(std::min<int64_t>(kGroup, row_length_ - offset))};
+  }
+  // First element of `group`; count() for group == groups(). Elements of consecutive groups are contiguous.
+  [[nodiscard]] int64_t first_element(int64_t group) const { return group < groups_ ? place(group).first : count_; }
+  [[nodiscard]] int64_t elements(GroupRange range) const {
+    return first_element(range.end) - first_element(range.begin);
+  }
+
+  friend bool operator==(const GroupLayout&, const GroupLayout&) = default;
+
+ private:
+  int64_t count_;
+  int64_t given_row_length_;
+  int64_t row_length_;  // of the single row when none was given; at least 1
+  int64_t groups_per_row_;
+  int64_t groups_;
+};
+
+// Chunk of `rank`: whole groups, spread evenly, empty when there are fewer groups than ranks (numerics.md section 3).
+GroupRange chunk_of(int64_t groups, int size, int rank);
+
+// Segment `index` of a chunk, `per_segment` groups each; an empty chunk still has one (empty) segment, so that every
+// rank hears from every other in each call.
+int64_t segment_count(GroupRange chunk, int64_t per_segment);
+GroupRange segment_of(GroupRange chunk, int64_t per_segment, int64_t index);
+
+}  // namespace echo_comm::core
