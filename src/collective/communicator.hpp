@@ -61,7 +61,7 @@ class Communicator {
  private:
   std::unique_ptr<Transport> transport_;
   Settings settings_;
-  uint64_t sequence_ = 0;
+  uint64_t sequence_ = 1;  // of the next call; the transport shows 0 for a rank that made none yet
   Counters counters_;
 };
 

@@ -30,7 +30,7 @@ struct MessageHeader {
   Kind kind = Kind::kTwoShot;
   Dtype dtype = Dtype::kFloat32;
   uint8_t bits = 4;
-  uint64_t sequence = 0;    // number of the call on this communicator, from 0
+  uint64_t sequence = 0;    // number of the call on this communicator, from 1
   uint64_t count = 0;       // elements of the whole tensor
   uint32_t row_length = 0;  // 0: one row
   uint8_t flags = 0;
