@@ -1,4 +1,5 @@
-# The library echo_comm, made of all rooms of src/ (property ECHO_ROOMS). Shared unless BUILD_SHARED_LIBS is OFF.
+# The library echo_comm, made of all rooms of src/ (property ECHO_ROOMS). Shared unless ECHO_BUILD_SHARED (which
+# follows BUILD_SHARED_LIBS) is OFF.
 get_property(echo_rooms GLOBAL PROPERTY ECHO_ROOMS)
 set(echo_objects ${echo_rooms})
 list(TRANSFORM echo_objects REPLACE "(.+)" "$<TARGET_OBJECTS:\\1>")
