@@ -26,6 +26,7 @@ std::vector<std::unique_ptr<Transport>> create_inproc(int size, int64_t slot_byt
   const auto backing = std::make_shared<const ProcessMemory>(std::move(memory));
   for (int r = 0; r < size; ++r) region.announce(r);
   std::vector<std::unique_ptr<Transport>> ranks;
+  ranks.reserve(static_cast<std::size_t>(size));
   for (int r = 0; r < size; ++r) ranks.push_back(std::make_unique<Mailbox>(region, r, "inproc", backing));
   return ranks;
 }

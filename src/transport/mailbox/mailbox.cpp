@@ -49,7 +49,7 @@ Mailbox::~Mailbox() {
 }
 
 void Mailbox::require_usable() const {
-  if (fork_guard_.in_child() || region_.header().failure.published()) check();
+  if (fork_guard_.in_child() || region_.header().failure.published() || raised_) check();
 }
 
 void Mailbox::begin_call(uint64_t sequence) noexcept {
@@ -152,14 +152,16 @@ void Mailbox::fail(const Error& error) noexcept {
 void Mailbox::check() const {
   require(!fork_guard_.in_child(), ErrorCode::kState, name_,
           ": the communicator was used after fork; a child process must create its own");
-  if (auto failure = region_.header().failure.read(rank_)) throw std::move(*failure);
+  if (auto failure = region_.header().failure.read(rank_)) throw Error(std::move(*failure));
+  if (raised_) throw Error(*raised_);
 }
 
-// Another rank's failure may have come first; then that is the one to report.
+// Another rank's failure may have come first; then that is the one to report, unless it is still being written.
 void Mailbox::raise(const Error& error) {
   fail(error);
+  raised_ = error;
   check();
-  throw error;
+  throw Error(error);
 }
 
 // ---- waiting ---------------------------------------------------------------------------------------------------

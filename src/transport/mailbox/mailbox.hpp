@@ -15,6 +15,7 @@
 
 #include <atomic>
 #include <memory>
+#include <optional>
 #include <string>
 #include <vector>
 
@@ -106,6 +107,7 @@ class Mailbox final : public Transport {
   std::vector<Sending> sending_;            // by receiver, then everyone
   std::vector<uint64_t> received_;          // messages released, by sender: pair routes, then everyone's
   std::chrono::nanoseconds spin_time_{-1};  // not decided yet
+  std::optional<Error> raised_;             // what ended a wait of this rank: final, whatever becomes of the record
   WaitStats stats_;
 };
 

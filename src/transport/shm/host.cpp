@@ -1,11 +1,13 @@
 // Rendezvous, rank 0's side. One loop over poll(): nobody who connects, whatever he sends or does not send, can make
 // rank 0 wait for him alone.
 #include <poll.h>
+#include <unistd.h>
 
 #include <algorithm>
 #include <cerrno>
-#include <cstring>
 #include <optional>
+#include <system_error>
+#include <vector>
 
 #include "transport/mailbox/duration.hpp"
 #include "transport/shm/rendezvous.hpp"
@@ -17,6 +19,8 @@ namespace {
 constexpr std::chrono::milliseconds kHelloTime{5000};
 // After a failure rank 0 listens on for that long, so that ranks which start a little later get the reason too.
 constexpr std::chrono::milliseconds kFarewellTime{1000};
+// Between the end of a dying process's locks and of its sockets.
+constexpr std::chrono::milliseconds kDeathShows{1000};
 // Strangers that may be connected at once; then the oldest goes.
 constexpr std::size_t kMostStrangers = 64;
 
@@ -122,12 +126,7 @@ class Host {
   void accept_guests() {
     for (;;) {
       Fd socket(accept4(listener_.get(), nullptr, nullptr, SOCK_CLOEXEC | SOCK_NONBLOCK));
-      if (!socket && errno != EINTR && errno != EAGAIN && errno != ECONNABORTED) {
-        set_failure(Error(ErrorCode::kSystem, text("shm: a rank that wants to join '", name(), "' cannot: ",
-                                                   std::system_category().message(errno))));
-        return listener_ = Fd(), void();
-      }
-      if (!socket) return;
+      if (!socket) return check_accept(errno);
       if (peer_user(socket) != geteuid()) continue;
       const auto stranger = [](const Guest& g) { return g.rank < 0; };
       if (static_cast<std::size_t>(count(stranger)) >= kMostStrangers) {
@@ -135,6 +134,13 @@ class Host {
       }
       guests_.push_back({std::move(socket), Deadline::in(kHelloTime)});
     }
+  }
+
+  void check_accept(int error) {
+    if (error == EAGAIN || error == EINTR || error == ECONNABORTED) return;
+    listener_ = Fd();  // it would stay readable
+    set_failure(Error(ErrorCode::kSystem, text("shm: a rank that wants to join '", name(),
+                                               "' cannot: ", std::system_category().message(error))));
   }
 
   void remove_guests() {
@@ -162,11 +168,16 @@ class Host {
     }
   }
 
-  // The sign of life must show here before anybody relies on it.
-  bool alive(Guest& guest) {
+  // The sign of life must show here before anybody relies on it. Without it the rank has just died, which its socket
+  // tells a moment later, or this system's record locks are no use.
+  bool alive(const Guest& guest) {
     if (!memory_->died(guest.rank)) return true;
-    set_failure(Error(ErrorCode::kSystem, text("shm: rank ", guest.rank, " of '", name(),
-                                               "' holds no lock on the shared memory; record locks do not work here")));
+    pollfd event{guest.socket.get(), POLLIN, 0};
+    if (poll(&event, 1, poll_time(kDeathShows)) == 0) {
+      set_failure(
+          Error(ErrorCode::kSystem, text("shm: rank ", guest.rank, " of '", name(),
+                                         "' holds no lock on the shared memory; record locks do not work here")));
+    }
     return false;
   }
 

@@ -75,10 +75,12 @@ ssize_t read_message(const Fd& socket, void* bytes, std::size_t size, Fd* passed
     message.msg_control = control;
     message.msg_controllen = sizeof control;
   }
+  // ECONNRESET: the other side closed with something of ours unread. What it sent before is still there to be read, the
+  // kernel just reports the error first, once.
   ssize_t got = 0;
   do {
     got = recvmsg(socket.get(), &message, MSG_CMSG_CLOEXEC);
-  } while (got < 0 && errno == EINTR);
+  } while (got < 0 && (errno == EINTR || errno == ECONNRESET));
   if (got < 0) return errno == EAGAIN || errno == EWOULDBLOCK ? -1 : 0;
   const cmsghdr* header = passed != nullptr ? CMSG_FIRSTHDR(&message) : nullptr;
   if (header != nullptr && header->cmsg_level == SOL_SOCKET && header->cmsg_type == SCM_RIGHTS &&
