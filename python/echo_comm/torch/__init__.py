@@ -1,0 +1,24 @@
+"""Echo for PyTorch. Importing it registers the c10d backend "echo" and the operators torch.ops.echo.
+
+    mesh = init_device_mesh("cpu", (size,), mesh_dim_names=("tp",), backend_override={"tp": "echo"})
+    parallelize_module(model, mesh, plan)
+    attach(model, mesh.get_group("tp"))
+
+Read on in backend.py (what is coded and what is forwarded), passes.py (where feedback begins and ends), route.py
+(how the bytes travel) and ops.py (the codec as operators).
+"""
+
+try:
+    import torch as _torch
+except ImportError as error:
+    raise ImportError("echo_comm.torch needs PyTorch >= 2.11: pip install 'echo-comm[torch]'") from error
+
+from echo_comm.torch import ops
+from echo_comm.torch.backend import EchoProcessGroup, exact, register
+from echo_comm.torch.config import EchoConfig
+from echo_comm.torch.passes import Attachment, PostNormError, attach
+from echo_comm.torch.stats import Stats
+
+register()
+
+__all__ = ["Attachment", "EchoConfig", "EchoProcessGroup", "PostNormError", "Stats", "attach", "exact", "ops", "register"]
