@@ -14,6 +14,7 @@ namespace {
 // numbers, infinities and NaNs order like their bits, so one integer maximum finds all three cases.
 constexpr uint32_t kPoisonBits = std::bit_cast<uint32_t>(0x1p124F);
 constexpr uint32_t kZeroBits = std::bit_cast<uint32_t>(0x1p-100F);
+constexpr uint32_t kInfinityBits = 0x7F800000U;
 
 constexpr int lowest_code(int bits) { return -(1 << (bits - 1)); }
 
@@ -118,6 +119,8 @@ void add(GroupValues v, const float* addend) {
 }
 
 bool is_poisoned(ConstGroupValues v) { return largest_magnitude(v) >= kPoisonBits; }
+
+bool all_finite(ConstGroupValues v) { return largest_magnitude(v) < kInfinityBits; }
 
 bool is_poisoned_scale(uint16_t scale) { return (scale & 0x7F80U) == 0x7F80U; }
 

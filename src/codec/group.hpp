@@ -27,8 +27,9 @@ uint16_t encode_group(ConstGroupValues v, int bits, uint8_t* codes, float* resid
 // values that are not finite.
 void decode_group(const uint8_t* codes, uint16_t scale, int bits, GroupValues v);
 
-// A group whose values cannot be coded or delivered: any of them not finite, or 2^124 and more.
+// A group whose values cannot be coded: any of them not finite, or 2^124 and more.
 bool is_poisoned(ConstGroupValues v);
+bool all_finite(ConstGroupValues v);
 bool is_poisoned_scale(uint16_t scale);
 
 }  // namespace echo_comm::core

@@ -170,14 +170,16 @@ class Sweep {
   // False: the group is poisoned, out holds NaN.
   bool decode_coded(Payloads payloads, int64_t group, int divisor, Stored* out) const {
     GroupArray v = received(payloads[0], group);
+    bool poisoned = !all_finite(v);  // a coded sum was checked by its owner, only its scale says so
     if (payloads.size() > 1) {
       GroupArray total{};
       add(total, v.data());
       for (const std::byte* payload : payloads.subspan(1)) add(total, received(payload, group).data());
       v = total;
+      poisoned = is_poisoned(v);
     }
     const GroupPlace place = block_.layout.place(group);
-    if (is_poisoned(v)) {
+    if (poisoned) {
       std::fill_n(out + place.first, place.valid, Element::nan());
       return false;
     }

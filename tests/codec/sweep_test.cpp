@@ -180,6 +180,20 @@ TEST(Sweeps, DecodePoisonedGroupsToCanonicalNan) {
   }
 }
 
+// A coded sum just below the limit may round up to 2^124: it was coded, so it is delivered.
+TEST(Sweeps, DeliverWhatTheOwnerCouldCode) {
+  std::vector<float> values(64, 1.0F);
+  values[9] = -std::nextafter(0x1p124F, 0.0F);
+  const GroupLayout layout(64, 0);
+  const Block block{layout, {0, 1}, {4, false}, Dtype::kFloat32};
+  std::vector<std::byte> payload(static_cast<std::size_t>(block.encoded_bytes()));
+  EXPECT_EQ(reference_codec().encode(block, values.data(), {}, payload.data()), 0);
+  std::vector<float> out(64);
+  const std::byte* parts[] = {payload.data()};
+  EXPECT_EQ(reference_codec().decode(block, parts, {}, 1, out.data()), 0);
+  EXPECT_EQ(out[9], -0x1p124F);
+}
+
 // numerics.md section 3, exact path: what is owed never turns a finite value into an infinity.
 TEST(Sweeps, ExactPathSaturatesFiniteValuesAndKeepsTheRest) {
   std::vector<float> values(64, 65504.0F);

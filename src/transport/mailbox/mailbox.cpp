@@ -152,8 +152,8 @@ void Mailbox::fail(const Error& error) noexcept {
 void Mailbox::check() const {
   require(!fork_guard_.in_child(), ErrorCode::kState, name_,
           ": the communicator was used after fork; a child process must create its own");
-  if (auto failure = region_.header().failure.read(rank_)) throw Error(std::move(*failure));
-  if (raised_) throw Error(*raised_);
+  if (auto failure = region_.header().failure.read(rank_)) throw std::move(*failure);
+  if (raised_) throw *raised_;
 }
 
 // Another rank's failure may have come first; then that is the one to report, unless it is still being written.
@@ -161,7 +161,7 @@ void Mailbox::raise(const Error& error) {
   fail(error);
   raised_ = error;
   check();
-  throw Error(error);
+  throw error;
 }
 
 // ---- waiting ---------------------------------------------------------------------------------------------------

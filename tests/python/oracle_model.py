@@ -1,0 +1,24 @@
+"""The independent NumPy model of the specification, found through ECHO_ORACLE (default ../shared/reference/oracle.py)."""
+
+from __future__ import annotations
+
+import importlib.util
+import os
+from pathlib import Path
+from types import ModuleType
+
+import pytest
+
+
+def load() -> ModuleType:
+    """The model as a module; skips the calling test module when it is absent."""
+    beside = Path(__file__).resolve().parents[2].parent / "shared" / "reference" / "oracle.py"
+    file = Path(os.environ.get("ECHO_ORACLE", beside))
+    if not file.exists():
+        pytest.skip(f"no oracle at {file}; set ECHO_ORACLE", allow_module_level=True)
+    spec = importlib.util.spec_from_file_location("echo_oracle", file)
+    assert spec is not None
+    assert spec.loader is not None
+    module = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(module)
+    return module
