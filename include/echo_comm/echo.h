@@ -188,6 +188,11 @@ typedef struct echo_call {
 ECHO_API echo_result_t echo_all_reduce(const void* in, void* out, size_t count, echo_dtype_t dtype, echo_comm_t comm,
                                        echo_feedback_t feedback, const echo_call_t* call);
 
+/** Says which algorithm ECHO_ALGORITHM_AUTO takes for such a call, for bindings that move the bytes themselves. A
+ * function of its arguments alone, so all ranks get the same. bits: 0 means 4; size: number of ranks, 1 to 64. */
+ECHO_API echo_result_t echo_select(size_t count, size_t row_length, int bits, int size, int batch_invariant,
+                                   echo_algorithm_t* algorithm);
+
 /* ---- codec --------------------------------------------------------------------------------------------------- */
 /* For bindings that move the bytes themselves. The functions are pure: no state but the residuals they are given.
  * Thread-safe as long as no two calls share a residual or an output. */

@@ -73,6 +73,20 @@ echo_result_t echo_chunk(int64_t groups, int size, int rank, int64_t* group_begi
   });
 }
 
+echo_result_t echo_select(size_t count, size_t row_length, int bits, int size, int batch_invariant,
+                          echo_algorithm_t* algorithm) {
+  using namespace echo_comm::core;
+  return guarded([&] {
+    require(size >= 1 && size <= kMaxRanks, ErrorCode::kArgument, "size: ", size, "; expected 1 to ", kMaxRanks);
+    require(algorithm != nullptr, ErrorCode::kArgument, "algorithm is NULL");
+    constexpr int kBits = 4;
+    const GroupLayout layout(read_count(count, "count"), read_count(row_length, "row_length"));
+    const Choice choice =
+        select(layout, read_format(bits, kBits, ECHO_DEFAULT), size, Algorithm::kAuto, batch_invariant != 0);
+    *algorithm = choice.kind == Kind::kOneShot ? ECHO_ONE_SHOT : ECHO_TWO_SHOT;
+  });
+}
+
 echo_result_t echo_encoded_size(const echo_range_t* range, size_t* bytes) {
   using namespace echo_comm::core;
   return guarded([&] {

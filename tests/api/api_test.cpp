@@ -157,6 +157,13 @@ TEST(Interface, ChunkAndGroupFunctionsCheckTheirArguments) {
   EXPECT_EQ(begin, 6);
   EXPECT_EQ(end, 10);
   EXPECT_EQ(echo_chunk(10, 3, 3, &begin, &end), ECHO_ERROR_ARGUMENT);
+  echo_algorithm_t algorithm = ECHO_ALGORITHM_AUTO;
+  EXPECT_EQ(echo_select(576, 0, 0, 3, 0, &algorithm), ECHO_SUCCESS);
+  EXPECT_EQ(algorithm, ECHO_ONE_SHOT);
+  EXPECT_EQ(echo_select(576, 0, 0, 3, 1, &algorithm), ECHO_SUCCESS);
+  EXPECT_EQ(algorithm, ECHO_TWO_SHOT);
+  EXPECT_EQ(echo_select(576, 0, 7, 3, 0, &algorithm), ECHO_ERROR_ARGUMENT);
+  EXPECT_EQ(echo_select(576, 0, 0, 65, 0, &algorithm), ECHO_ERROR_ARGUMENT);
   echo_range_t range ECHO_RANGE_INITIALIZER;
   range.count = 64;
   range.group_end = 2;
