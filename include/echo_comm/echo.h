@@ -24,23 +24,27 @@
 #define ECHO_API __attribute__((visibility("default")))
 #endif
 
+/* In C++ the enumerations have a fixed type, so that any number a C caller passes can be looked at and refused. */
 #ifdef __cplusplus
+#define ECHO_ENUM(name) enum name : int
 extern "C" {
+#else
+#define ECHO_ENUM(name) enum name
 #endif
 
 /* ---- results ------------------------------------------------------------------------------------------------- */
 
-typedef enum echo_result {
-  ECHO_SUCCESS = 0,
-  ECHO_ERROR_ARGUMENT = 1, /**< this rank's own arguments are wrong; nothing was sent, the communicator still works */
-  ECHO_ERROR_STATE = 2,    /**< wrong order of calls (feedback of another pass, a failed communicator, after fork) */
-  ECHO_ERROR_MISMATCH = 3, /**< ranks disagree about a call; the text names both sides; the communicator failed */
-  ECHO_ERROR_TIMEOUT = 4,  /**< a rank did not arrive in time; the communicator failed */
-  ECHO_ERROR_PEER = 5,     /**< a rank died or left; the communicator failed */
-  ECHO_ERROR_ABORTED = 6,  /**< echo_comm_abort() was called on some rank; the communicator failed */
-  ECHO_ERROR_SYSTEM = 7,   /**< an operating system call failed, e.g. not enough shared memory */
-  ECHO_ERROR_MEMORY = 8,   /**< memory could not be allocated */
-  ECHO_ERROR_INTERNAL = 9  /**< a bug in Echo; please report it with the text */
+typedef ECHO_ENUM(echo_result){
+    ECHO_SUCCESS = 0,
+    ECHO_ERROR_ARGUMENT = 1, /**< this rank's own arguments are wrong; nothing was sent, the communicator still works */
+    ECHO_ERROR_STATE = 2,    /**< wrong order of calls (feedback of another pass, a failed communicator, after fork) */
+    ECHO_ERROR_MISMATCH = 3, /**< ranks disagree about a call; the text names both sides; the communicator failed */
+    ECHO_ERROR_TIMEOUT = 4,  /**< a rank did not arrive in time; the communicator failed */
+    ECHO_ERROR_PEER = 5,     /**< a rank died or left; the communicator failed */
+    ECHO_ERROR_ABORTED = 6,  /**< echo_comm_abort() was called on some rank; the communicator failed */
+    ECHO_ERROR_SYSTEM = 7,   /**< an operating system call failed, e.g. not enough shared memory */
+    ECHO_ERROR_MEMORY = 8,   /**< memory could not be allocated */
+    ECHO_ERROR_INTERNAL = 9  /**< a bug in Echo; please report it with the text */
 } echo_result_t;
 
 /** A constant one-word name of `result`, "unknown" for any other number. Thread-safe. */
@@ -55,13 +59,13 @@ ECHO_API int echo_version(void);
 /* ---- types --------------------------------------------------------------------------------------------------- */
 
 /** Element types; the numbers are those of ncclDataType_t. */
-typedef enum echo_dtype { ECHO_FLOAT16 = 6, ECHO_FLOAT32 = 7, ECHO_BFLOAT16 = 9 } echo_dtype_t;
+typedef ECHO_ENUM(echo_dtype){ECHO_FLOAT16 = 6, ECHO_FLOAT32 = 7, ECHO_BFLOAT16 = 9} echo_dtype_t;
 
-typedef enum echo_op { ECHO_SUM = 0, ECHO_AVG = 4 } echo_op_t; /* numbers of ncclRedOp_t */
+typedef ECHO_ENUM(echo_op){ECHO_SUM = 0, ECHO_AVG = 4} echo_op_t; /* numbers of ncclRedOp_t */
 
-typedef enum echo_algorithm { ECHO_ALGORITHM_AUTO = 0, ECHO_ONE_SHOT = 1, ECHO_TWO_SHOT = 2 } echo_algorithm_t;
+typedef ECHO_ENUM(echo_algorithm){ECHO_ALGORITHM_AUTO = 0, ECHO_ONE_SHOT = 1, ECHO_TWO_SHOT = 2} echo_algorithm_t;
 
-typedef enum echo_switch { ECHO_DEFAULT = 0, ECHO_ON = 1, ECHO_OFF = 2 } echo_switch_t;
+typedef ECHO_ENUM(echo_switch){ECHO_DEFAULT = 0, ECHO_ON = 1, ECHO_OFF = 2} echo_switch_t;
 
 /** `bits` of the exact path: values travel in the tensor's own type, sums are fp32. */
 #define ECHO_BITS_EXACT 16
@@ -73,7 +77,7 @@ typedef struct echo_comm_object* echo_comm_t; /* the tag is not echo_comm: that 
 typedef struct echo_feedback_object* echo_feedback_t;
 
 /** Severity of a log line. */
-typedef enum echo_log_level { ECHO_LOG_INFO = 0, ECHO_LOG_WARNING = 1 } echo_log_level_t;
+typedef ECHO_ENUM(echo_log_level){ECHO_LOG_INFO = 0, ECHO_LOG_WARNING = 1} echo_log_level_t;
 
 /** Receives log lines of one communicator, from the thread that makes the call. Must not call back into Echo. */
 typedef void (*echo_log_fn)(echo_log_level_t level, const char* line, void* context);
@@ -89,7 +93,8 @@ typedef struct echo_config {
   echo_log_fn log;               /**< NULL: nothing is logged, or to stderr when ECHO_DEBUG=1 */
   void* log_context;             /**< handed to `log`; must outlive the communicator */
 } echo_config_t;
-#define ECHO_CONFIG_INITIALIZER {sizeof(echo_config_t), 0, 0, ECHO_DEFAULT, NULL, NULL}
+#define ECHO_CONFIG_INITIALIZER \
+  { sizeof(echo_config_t), 0, 0, ECHO_DEFAULT, NULL, NULL }
 
 /** Joins a communicator named by a transport URL; returns when all ranks joined.
  *
@@ -136,7 +141,8 @@ typedef struct echo_stats {
   uint64_t wait_ns;         /**< time spent in them */
   uint64_t shm_bytes;       /**< size of the shared region of this communicator (shm, inproc) */
 } echo_stats_t;
-#define ECHO_STATS_INITIALIZER {sizeof(echo_stats_t), 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0}
+#define ECHO_STATS_INITIALIZER \
+  { sizeof(echo_stats_t), 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0 }
 
 ECHO_API echo_result_t echo_comm_stats(echo_comm_t comm, echo_stats_t* stats);
 
@@ -171,7 +177,8 @@ typedef struct echo_call {
   echo_switch_t rotation;     /**< default on */
   size_t row_length;          /**< elements of a row, groups start anew at each row; divides count; 0: one row */
 } echo_call_t;
-#define ECHO_CALL_INITIALIZER {sizeof(echo_call_t), ECHO_SUM, 0, 0, ECHO_ALGORITHM_AUTO, ECHO_DEFAULT, 0}
+#define ECHO_CALL_INITIALIZER \
+  { sizeof(echo_call_t), ECHO_SUM, 0, 0, ECHO_ALGORITHM_AUTO, ECHO_DEFAULT, 0 }
 
 /** Sums `count` elements over all ranks of `comm`; every rank gets the same bytes.
  *
@@ -208,7 +215,8 @@ typedef struct echo_range {
   int64_t group_begin;    /**< groups [group_begin, group_end) of echo_groups(count, row_length) */
   int64_t group_end;
 } echo_range_t;
-#define ECHO_RANGE_INITIALIZER {sizeof(echo_range_t), ECHO_FLOAT32, 0, 0, 0, ECHO_DEFAULT, 0, 0}
+#define ECHO_RANGE_INITIALIZER \
+  { sizeof(echo_range_t), ECHO_FLOAT32, 0, 0, 0, ECHO_DEFAULT, 0, 0 }
 
 /** Residuals of a rank, rotated domain, updated by the call. */
 typedef struct echo_residuals {
@@ -238,8 +246,8 @@ ECHO_API echo_result_t echo_encode(const echo_range_t* range, const void* in, co
  * divisor: 1 for a sum, size for an average; the same value goes to echo_reduce() and echo_decode(), and is applied
  * once: here on the exact path (before the sum is rounded to the type), there otherwise. */
 ECHO_API echo_result_t echo_reduce(const echo_range_t* range, const void* const* encoded, int size, int rank,
-                                   const void* in, const echo_residuals_t* residuals, int batch_invariant,
-                                   int divisor, void* out_encoded, uint64_t* poisoned);
+                                   const void* in, const echo_residuals_t* residuals, int batch_invariant, int divisor,
+                                   void* out_encoded, uint64_t* poisoned);
 
 /** Decodes the range into the tensor `out` (its first element). parts = 1: two-shot's sum; parts = size: one-shot,
  * summed in rank order. divisor: as for echo_reduce(). Residuals of poisoned groups become 0. */

@@ -54,9 +54,7 @@ void count(uint64_t* poisoned, int64_t groups) {
 int64_t echo_groups(size_t count, size_t row_length) {
   using namespace echo_comm::core;
   int64_t groups = -1;
-  guarded([&] {
-    groups = GroupLayout(read_count(count, "count"), read_count(row_length, "row_length")).groups();
-  });
+  guarded([&] { groups = GroupLayout(read_count(count, "count"), read_count(row_length, "row_length")).groups(); });
   return groups;
 }
 
@@ -102,8 +100,8 @@ echo_result_t echo_encode(const echo_range_t* range, const void* in, const echo_
     const Block block = read_block(range);
     check_tensor(block, in, "in");
     check_output(block, encoded);
-    count(poisoned, reference_codec().encode(block, in, read_residuals(residuals, block),
-                                             static_cast<std::byte*>(encoded)));
+    count(poisoned,
+          reference_codec().encode(block, in, read_residuals(residuals, block), static_cast<std::byte*>(encoded)));
   });
 }
 

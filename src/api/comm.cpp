@@ -25,8 +25,8 @@ CommSettings read_config(const echo_config_t* given) {
   const echo_config_t config = read_struct(given, echo_config_t ECHO_CONFIG_INITIALIZER, "config");
   const Env env = Env::read();
   constexpr int64_t kDay = 86'400'000;
-  require(config.timeout_ms >= 0 && config.timeout_ms <= kDay, ErrorCode::kArgument, "timeout_ms: ",
-          config.timeout_ms, "; expected 0 (default) to ", kDay);
+  require(config.timeout_ms >= 0 && config.timeout_ms <= kDay, ErrorCode::kArgument, "timeout_ms: ", config.timeout_ms,
+          "; expected 0 (default) to ", kDay);
   constexpr int64_t kMinSlot = 4096;
   constexpr int64_t kMaxSlot = 64 << 20;
   require(config.slot_bytes == 0 || (config.slot_bytes >= kMinSlot && config.slot_bytes <= kMaxSlot),
@@ -47,14 +47,14 @@ uint64_t fingerprint(const Settings& settings) {
 }
 
 echo_comm_t make_comm(std::unique_ptr<Transport> transport, const CommSettings& settings) {
-  auto comm = std::make_unique<echo_comm_object>(echo_comm_object{Communicator(std::move(transport), settings.settings)});
+  auto comm =
+      std::make_unique<echo_comm_object>(echo_comm_object{Communicator(std::move(transport), settings.settings)});
   if (settings.log != nullptr) {
     const Transport& joined = comm->communicator.transport();
-    const std::string line =
-        text("version ", ECHO_VERSION_STRING, ", transport ", joined.name(), ", rank ", joined.rank(), " of ",
-             joined.size(), ", messages up to ", joined.max_message(), " bytes, ", joined.shared_bytes(),
-             " bytes shared, timeout ", settings.settings.timeout.count(), " ms, batch invariant ",
-             settings.settings.batch_invariant ? "on" : "off");
+    const std::string line = text(
+        "version ", ECHO_VERSION_STRING, ", transport ", joined.name(), ", rank ", joined.rank(), " of ", joined.size(),
+        ", messages up to ", joined.max_message(), " bytes, ", joined.shared_bytes(), " bytes shared, timeout ",
+        settings.settings.timeout.count(), " ms, batch invariant ", settings.settings.batch_invariant ? "on" : "off");
     settings.log(ECHO_LOG_INFO, line.c_str(), settings.log_context);
   }
   return comm.release();

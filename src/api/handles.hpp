@@ -46,9 +46,8 @@ template <typename Struct>
 Struct read_struct(const Struct* given, const Struct& defaults, const char* name) {
   Struct result = defaults;
   if (given == nullptr) return result;
-  require(given->size >= sizeof(std::size_t) && given->size <= sizeof(Struct), ErrorCode::kArgument, name,
-          ": size is ", given->size, ", this library knows up to ", sizeof(Struct),
-          "; fill the struct with its _INITIALIZER");
+  require(given->size >= sizeof(std::size_t) && given->size <= sizeof(Struct), ErrorCode::kArgument, name, ": size is ",
+          given->size, ", this library knows up to ", sizeof(Struct), "; fill the struct with its _INITIALIZER");
   __builtin_memcpy(static_cast<void*>(&result), given, given->size);
   result.size = sizeof(Struct);
   return result;

@@ -15,8 +15,8 @@ int64_t read_number(const char* name, int64_t low, int64_t high, int64_t otherwi
   int64_t number = 0;
   const char* end = value + std::strlen(value);
   const auto parsed = std::from_chars(value, end, number);
-  require(parsed.ec == std::errc() && parsed.ptr == end && number >= low && number <= high, ErrorCode::kArgument,
-          name, "=", value, ": expected a whole number from ", low, " to ", high);
+  require(parsed.ec == std::errc() && parsed.ptr == end && number >= low && number <= high, ErrorCode::kArgument, name,
+          "=", value, ": expected a whole number from ", low, " to ", high);
   return number;
 }
 

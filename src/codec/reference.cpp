@@ -99,8 +99,8 @@ class Sweep {
   int64_t decode(Payloads payloads, int divisor, Stored* out) const {
     int64_t poisoned = 0;
     for (int64_t group = block_.range.begin; group < block_.range.end; ++group) {
-      const bool bad = block_.format.exact() ? !decode_exact(payloads[0], group, out)
-                                             : !decode_coded(payloads, group, divisor, out);
+      const bool bad =
+          block_.format.exact() ? !decode_exact(payloads[0], group, out) : !decode_coded(payloads, group, divisor, out);
       if (!bad) continue;
       clear(residuals_.sender_of(group));
       clear(residuals_.owner_of(group));
@@ -301,8 +301,7 @@ class ReferenceCodec final : public Codec {
                  void* out) const override {
     return with_element(block.dtype, [&](auto element) {
       using Element = decltype(element);
-      return Sweep<Element>(block, residuals)
-          .decode(payloads, divisor, static_cast<typename Element::Stored*>(out));
+      return Sweep<Element>(block, residuals).decode(payloads, divisor, static_cast<typename Element::Stored*>(out));
     });
   }
 };

@@ -24,8 +24,8 @@ namespace {
 
 MessageHeader header_of(const GroupLayout& layout, Dtype dtype, const CallOptions& options, bool batch_invariant,
                         Kind kind, bool feedback) {
-  require(layout.row_length() <= UINT32_MAX, ErrorCode::kArgument, "row length ", layout.row_length(),
-          " is more than ", UINT32_MAX);
+  require(layout.row_length() <= UINT32_MAX, ErrorCode::kArgument, "row length ", layout.row_length(), " is more than ",
+          UINT32_MAX);
   MessageHeader header;
   header.kind = kind;
   header.dtype = dtype;
@@ -52,8 +52,7 @@ void Communicator::all_reduce(const void* in, void* out, int64_t count, Dtype dt
   // Everything that can be wrong with this rank's arguments is found before the transport is touched.
   const GroupLayout layout(count, options.row_length);
   const Choice choice = select(layout, options.format, size(), options.algorithm, settings_.batch_invariant);
-  MessageHeader header =
-      header_of(layout, dtype, options, settings_.batch_invariant, choice.kind, feedback != nullptr);
+  MessageHeader header = header_of(layout, dtype, options, settings_.batch_invariant, choice.kind, feedback != nullptr);
   header.sequence = sequence_;
   header.rank = static_cast<uint16_t>(rank());
   transport_->check();
@@ -97,8 +96,6 @@ void Communicator::all_reduce(const void* in, void* out, int64_t count, Dtype dt
   ++sequence_;
 }
 
-void Communicator::abort(const std::string& reason) noexcept {
-  transport_->fail(Error(ErrorCode::kAborted, reason));
-}
+void Communicator::abort(const std::string& reason) noexcept { transport_->fail(Error(ErrorCode::kAborted, reason)); }
 
 }  // namespace echo_comm::core

@@ -56,9 +56,8 @@ class TwoShot {
       const int owner = peer(distance);
       if (!has_segment(owner, step)) continue;
       const GroupRange range = segment(owner, step);
-      call_.send(owner, 1, range, [&](std::byte* payload) {
-        call_.codec.encode(call_.block(range), call_.in, sender_only, payload);
-      });
+      call_.send(owner, 1, range,
+                 [&](std::byte* payload) { call_.codec.encode(call_.block(range), call_.in, sender_only, payload); });
     }
   }
 

@@ -34,8 +34,8 @@ struct MessageHeader {
   uint64_t count = 0;       // elements of the whole tensor
   uint32_t row_length = 0;  // 0: one row
   uint8_t flags = 0;
-  uint8_t shot = 0;         // 1 or 2
-  uint16_t rank = 0;        // of the sender
+  uint8_t shot = 0;   // 1 or 2
+  uint16_t rank = 0;  // of the sender
 };
 
 static_assert(sizeof(MessageHeader) == 32 && std::is_trivially_copyable_v<MessageHeader> &&

@@ -90,8 +90,7 @@ TEST(Survival, ANewCommunicatorWorksAfterAFailedOne) {
   ProcessGroup ranks(kRanks, [&](int rank, int) {
     const auto create = [&](const std::string& name, int own, int size) {
       echo_comm_t comm = nullptr;
-      const std::string url =
-          "shm://" + name + "?rank=" + std::to_string(own) + "&size=" + std::to_string(size);
+      const std::string url = "shm://" + name + "?rank=" + std::to_string(own) + "&size=" + std::to_string(size);
       EXPECT_EQ(echo_comm_create(url.c_str(), nullptr, &comm), ECHO_SUCCESS) << echo_last_error();
       return comm;
     };

@@ -65,7 +65,9 @@ void expect_nearest(float x, const Load& load, const Store& store) {
     if (!std::isfinite(other)) continue;
     const double other_error = std::abs(static_cast<double>(other) - x);
     ASSERT_LE(error, other_error) << x;
-    if (error == other_error) { ASSERT_EQ(got & 1, 0) << x << ": a tie goes to even"; }
+    if (error == other_error) {
+      ASSERT_EQ(got & 1, 0) << x << ": a tie goes to even";
+    }
   }
 }
 

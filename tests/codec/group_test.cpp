@@ -103,9 +103,9 @@ TEST(EncodeGroup, ExtremumGetsTheLowestCodeAndDecidesTheSignOfTheScale) {
   Codes codes;
   const uint16_t scale = encode_group(v, 4, codes.data(), nullptr);
   EXPECT_EQ(bf16_to_float(scale), -0.5F);
-  EXPECT_EQ(codes[4] >> 4, 0);   // element 9: code -8, stored 0
+  EXPECT_EQ(codes[4] >> 4, 0);    // element 9: code -8, stored 0
   EXPECT_EQ(codes[20] & 15, 15);  // element 40: +8 does not exist, clipped to 7
-  EXPECT_EQ(codes[20] >> 4, 1);  // element 41: code -7
+  EXPECT_EQ(codes[20] >> 4, 1);   // element 41: code -7
 }
 
 // The bytes of FORMAT.md: element i of a group holds the stored value i mod 2^bits.

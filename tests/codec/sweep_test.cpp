@@ -210,7 +210,9 @@ TEST(Sweeps, ExactPathSaturatesFiniteValuesAndKeepsTheRest) {
     uint16_t half = 0;
     std::memcpy(&half, &payload[2 * i], 2);
     ASSERT_EQ(half, i == 5 ? 0x7C00 : 0x7BFF);
-    if (i != 5) { ASSERT_EQ(sender[i], 100.0F) << "all that was owed still is"; }
+    if (i != 5) {
+      ASSERT_EQ(sender[i], 100.0F) << "all that was owed still is";
+    }
   }
 }
 

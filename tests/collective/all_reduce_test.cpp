@@ -51,8 +51,7 @@ TEST_P(AllReduce, EveryRankHoldsTheSameBytesCloseToTheExactSum) {
   for (const echo_dtype_t dtype : {ECHO_FLOAT32, ECHO_BFLOAT16, ECHO_FLOAT16}) {
     for (const Option& option : options) {
       // Processes are started once for each option, so they do a few sizes; threads do all.
-      const std::vector<std::size_t> counts =
-          kind() == Kind::kInproc ? kCounts : std::vector<std::size_t>{1, 65, 6000};
+      const std::vector<std::size_t> counts = kind() == Kind::kInproc ? kCounts : std::vector<std::size_t>{1, 65, 6000};
       for (const std::size_t count : counts) {
         over_comm(kind(), size(), [&](echo_comm_t comm) {
           echo_call_t call ECHO_CALL_INITIALIZER;
@@ -69,7 +68,7 @@ TEST_P(AllReduce, EveryRankHoldsTheSameBytesCloseToTheExactSum) {
               << "rank " << rank << " of " << size() << ", count " << count << ", bits " << option.bits;
         }
         Tensor sum(count, dtype);
-        std::memcpy(sum.data(), outs.data(), bytes);
+        std::copy_n(outs.data(), bytes, sum.data());
         const std::vector<double> exact = exact_sum(size(), count);
         // Normal values: |Hx| < 6; each rounding is off by one step at most, two-shot rounds the sum as well.
         const int bits = option.bits == 0 ? 4 : option.bits;
@@ -329,7 +328,8 @@ TEST_P(AllReduce, SendsTheBytesOfTheSpecification) {
     ASSERT_EQ(echo_all_reduce(in.data(), in.data(), kCount, ECHO_FLOAT32, comm, nullptr, &call), ECHO_SUCCESS);
     echo_stats_t stats ECHO_STATS_INITIALIZER;
     ASSERT_EQ(echo_comm_stats(comm, &stats), ECHO_SUCCESS);
-    const std::size_t codes = 2 * (static_cast<std::size_t>(size()) - 1) * (kCount / static_cast<std::size_t>(size())) * 34 / 64;
+    const std::size_t codes =
+        2 * (static_cast<std::size_t>(size()) - 1) * (kCount / static_cast<std::size_t>(size())) * 34 / 64;
     EXPECT_EQ(stats.payload_bytes, codes + 32 * stats.messages);
     EXPECT_EQ(stats.logical_bytes, kCount * 4);
     EXPECT_EQ(stats.coded_calls, 1U);

@@ -110,7 +110,9 @@ Outcome run_pass(int size, std::size_t count, int calls, const Source& source, c
   over_comm(Kind::kInproc, size, [&](echo_comm_t comm) {
     const int rank = echo_comm_rank(comm);
     echo_feedback_t feedback = nullptr;
-    if (with_feedback) { ASSERT_EQ(echo_feedback_create(comm, count, &feedback), ECHO_SUCCESS); }
+    if (with_feedback) {
+      ASSERT_EQ(echo_feedback_create(comm, count, &feedback), ECHO_SUCCESS);
+    }
     std::vector<float> out(count);
     for (int index = 0; index < calls; ++index) {
       const std::vector<float> in = source(rank, index);
@@ -198,8 +200,9 @@ class RecordedPartialSums : public ::testing::Test {
     if (traces_ == nullptr) GTEST_SKIP() << "no recorded partial sums at " << where << "; set ECHO_DATA";
   }
   Outcome run(const Plan& plan, bool feedback) {
-    return run_pass(Traces::kRanks, Traces::kCount, Traces::kCalls,
-                    [this](int rank, int call) { return traces_->values(rank, call); }, plan, feedback);
+    return run_pass(
+        Traces::kRanks, Traces::kCount, Traces::kCalls,
+        [this](int rank, int call) { return traces_->values(rank, call); }, plan, feedback);
   }
   std::unique_ptr<Traces> traces_;
 };
@@ -276,7 +279,8 @@ struct DeepCase {
 class DeepPass : public ::testing::TestWithParam<DeepCase> {};
 
 INSTANTIATE_TEST_SUITE_P(Inputs, DeepPass,
-                         ::testing::Values(DeepCase{"Random", random_input}, DeepCase{"HeavyTailed", heavy_tailed_input},
+                         ::testing::Values(DeepCase{"Random", random_input},
+                                           DeepCase{"HeavyTailed", heavy_tailed_input},
                                            DeepCase{"Adversarial", adversarial_input}),
                          [](const auto& info) { return info.param.name; });
 

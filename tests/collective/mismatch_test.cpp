@@ -69,11 +69,13 @@ TEST_P(Mismatch, IsAnErrorOnEveryRankThatNamesBothSides) {
     Arguments arguments;
     if (echo_comm_rank(comm) == odd_rank) disagreement.odd_one(arguments);
     echo_feedback_t feedback = nullptr;
-    if (arguments.feedback) { ASSERT_EQ(echo_feedback_create(comm, arguments.count, &feedback), ECHO_SUCCESS); }
+    if (arguments.feedback) {
+      ASSERT_EQ(echo_feedback_create(comm, arguments.count, &feedback), ECHO_SUCCESS);
+    }
     const int64_t before = now_ns();
-    ASSERT_EQ(echo_all_reduce(data.data(), data.data(), arguments.count, arguments.dtype, comm, feedback,
-                              &arguments.call),
-              ECHO_ERROR_MISMATCH)
+    ASSERT_EQ(
+        echo_all_reduce(data.data(), data.data(), arguments.count, arguments.dtype, comm, feedback, &arguments.call),
+        ECHO_ERROR_MISMATCH)
         << echo_last_error();
     EXPECT_LT(now_ns() - before, 10'000'000'000) << "long before the timeout";
     const std::string text = echo_last_error();
@@ -144,12 +146,15 @@ TEST(Arguments, WrongOnesCostNothing) {
                 HasSubstr("not aligned"));  // B5
     EXPECT_THAT(call(in, in + 10, 100, ECHO_FLOAT32, comm, nullptr), HasSubstr("overlap"));
     EXPECT_THAT(call(in, in, 256, ECHO_FLOAT32, comm, small), HasSubstr("created for 100 elements"));
-    EXPECT_THAT(call(in, in, 256, ECHO_FLOAT32, comm, nullptr, [](echo_call_t& c) { c.bits = 7; }), HasSubstr("bits: 7"));
+    EXPECT_THAT(call(in, in, 256, ECHO_FLOAT32, comm, nullptr, [](echo_call_t& c) { c.bits = 7; }),
+                HasSubstr("bits: 7"));
     EXPECT_THAT(call(in, in, 256, ECHO_FLOAT32, comm, nullptr, [](echo_call_t& c) { c.row_length = 100; }),
                 HasSubstr("does not divide"));
-    EXPECT_THAT(call(in, in, 256, ECHO_FLOAT32, comm, nullptr, [](echo_call_t& c) { c.op = static_cast<echo_op_t>(2); }),
-                HasSubstr("op: 2"));
-    EXPECT_THAT(call(in, in, 256, ECHO_FLOAT32, comm, nullptr, [](echo_call_t& c) { c.flush = 2; }), HasSubstr("flush: 2"));
+    EXPECT_THAT(
+        call(in, in, 256, ECHO_FLOAT32, comm, nullptr, [](echo_call_t& c) { c.op = static_cast<echo_op_t>(2); }),
+        HasSubstr("op: 2"));
+    EXPECT_THAT(call(in, in, 256, ECHO_FLOAT32, comm, nullptr, [](echo_call_t& c) { c.flush = 2; }),
+                HasSubstr("flush: 2"));
     EXPECT_THAT(call(in, in, 256, ECHO_FLOAT32, comm, nullptr,
                      [](echo_call_t& c) { c.algorithm = static_cast<echo_algorithm_t>(9); }),
                 HasSubstr("algorithm: 9"));

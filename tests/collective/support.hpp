@@ -40,8 +40,7 @@ inline void over_comm(Kind kind, int size, const CommBody& body, echo_config_t c
   }
   const std::string name = unique_name();
   spawn_processes(size, [&](int rank, int) {
-    const std::string url =
-        "shm://" + name + "?rank=" + std::to_string(rank) + "&size=" + std::to_string(size);
+    const std::string url = "shm://" + name + "?rank=" + std::to_string(rank) + "&size=" + std::to_string(size);
     Guard guard{nullptr};
     ASSERT_EQ(echo_comm_create(url.c_str(), &config, &guard.comm), ECHO_SUCCESS) << echo_last_error();
     body(guard.comm);
