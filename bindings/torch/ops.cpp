@@ -167,7 +167,8 @@ STABLE_TORCH_LIBRARY(echo, m) {
       "bool rotation, int group_begin, int group_end) -> Tensor");
   m.def(
       "reduce(Tensor[] encoded, Tensor x, Tensor(a!)? sender, Tensor(b!)? owner, int owner_begin, int row_length, "
-      "int rank, int bits, bool rotation, bool batch_invariant, int divisor, int group_begin, int group_end) -> Tensor");
+      "int rank, int bits, bool rotation, bool batch_invariant, int divisor, int group_begin, int group_end) -> "
+      "Tensor");
   m.def(
       "decode(Tensor(a!) out, Tensor[] encoded, Tensor(b!)? sender, Tensor(c!)? owner, int owner_begin, "
       "int row_length, int divisor, int bits, bool rotation, int group_begin, int group_end) -> Tensor");

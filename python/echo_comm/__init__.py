@@ -1,6 +1,6 @@
 """Echo: tensor-parallel collectives that send 4 bits instead of 16.
 
-import echo_comm          the C library: version, errors, communicators over NumPy-free buffers; needs no torch
+import echo_comm          the C library: version, errors, communicators over plain memory; needs no torch
 import echo_comm.torch    the c10d backend "echo", the operators torch.ops.echo, attach() and exact()
 """
 

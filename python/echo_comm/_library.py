@@ -7,6 +7,7 @@ the library's text. ctypes releases the GIL during calls, so a waiting rank does
 from __future__ import annotations
 
 import ctypes
+import sys
 import threading
 from collections.abc import Callable
 from ctypes import POINTER, byref, c_char_p, c_float, c_int, c_int64, c_size_t, c_uint64, c_void_p
@@ -159,27 +160,23 @@ _SIGNATURES: dict[str, tuple[object, list[object]]] = {
 }
 
 
-def library_folder() -> Path:
-    """Where the package's binaries lie: echo_comm/lib beside this file."""
-    return Path(__file__).with_name("lib")
-
-
-def _library_file() -> Path:
-    folders = [library_folder()]
-    # An editable install keeps the sources here and the binaries in the environment: __path__ lists both.
-    package = __import__("echo_comm")
-    folders += [Path(entry) / "lib" for entry in getattr(package, "__path__", [])]
-    for folder in folders:
-        found = sorted(folder.glob("libecho_comm.so*"))
+def find_binary(pattern: str) -> Path | None:
+    """A binary of the package: in lib beside this file, or where an editable install keeps it."""
+    package = sys.modules["echo_comm"]
+    for folder in (Path(__file__).parent, *map(Path, package.__path__)):
+        found = sorted((folder / "lib").glob(pattern))
         if found:
             return found[0]
-    raise EchoError(f"libecho_comm.so is not in {folders[0]}; install the package: pip install .")
+    return None
 
 
 @cache
 def library() -> ctypes.CDLL:
     """The loaded C library with typed functions."""
-    loaded = ctypes.CDLL(str(_library_file()))
+    file = find_binary("libecho_comm.so*")
+    if file is None:
+        raise EchoError("libecho_comm.so is not in the package echo_comm; install it: pip install .")
+    loaded = ctypes.CDLL(str(file))
     for name, (result, arguments) in _SIGNATURES.items():
         function = getattr(loaded, name)
         function.restype, function.argtypes = result, arguments

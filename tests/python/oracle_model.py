@@ -1,4 +1,4 @@
-"""The independent NumPy model of the specification, found through ECHO_ORACLE (default ../shared/reference/oracle.py)."""
+"""The independent NumPy model of the specification: ECHO_ORACLE, else ../shared/reference/oracle.py."""
 
 from __future__ import annotations
 

@@ -9,9 +9,10 @@ from collections.abc import Callable
 from dataclasses import dataclass
 
 import numpy as np
-import oracle_model
 import pytest
 import torch
+
+import oracle_model
 
 oracle = oracle_model.load()
 ops = pytest.importorskip("echo_comm.torch.ops", reason="echo_comm is not installed: scripts/test installs it")
@@ -37,7 +38,9 @@ class Ranks:
     def __post_init__(self) -> None:
         self.groups = ops.groups_of(self.count, self.row)
         self.chunks = [ops.chunk(self.groups, self.world, rank) for rank in range(self.world)]
-        self.residuals = [ops.Residuals.zeros(self.groups, self.world, r) if self.feedback else None for r in range(self.world)]
+        self.residuals = [
+            ops.Residuals.zeros(self.groups, self.world, r) if self.feedback else None for r in range(self.world)
+        ]
         self.poisoned = 0
 
     def _form(self, bits: int) -> dict[str, object]:
@@ -59,7 +62,9 @@ class Ranks:
             received = [empty if rank == owner else sent[rank, owner] for rank in range(self.world)]
             residuals = self.residuals[owner]
             sums.append(
-                ops.reduce(received, xs[owner], owner, own, batch_invariant=self.batch_invariant, residuals=residuals, **form)
+                ops.reduce(
+                    received, xs[owner], owner, own, batch_invariant=self.batch_invariant, residuals=residuals, **form
+                )
             )
         return self._decode([[part] for part in sums], self.chunks, form)
 
@@ -68,7 +73,9 @@ class Ranks:
         if self.world == 1:
             return [xs[0].clone()]
         form, whole = self._form(bits), (0, self.groups)
-        sent = [ops.encode(x, whole, residuals=e, with_owner=True, **form) for x, e in zip(xs, self.residuals, strict=True)]
+        sent = [
+            ops.encode(x, whole, residuals=e, with_owner=True, **form) for x, e in zip(xs, self.residuals, strict=True)
+        ]
         return self._decode([sent], [whole], form)
 
     def _decode(self, parts: list, ranges: list, form: dict) -> list[torch.Tensor]:  # type: ignore[type-arg]

@@ -12,6 +12,7 @@ from typing import NoReturn
 from echo_comm import __version__
 from echo_comm._library import EchoError, library
 from echo_comm.run.job import Job, UsageError
+from echo_comm.run.source import check_early
 
 MAX_RANKS = 64
 PROMPT = "The three most important things to know about the ocean are"
@@ -55,7 +56,9 @@ def _parser() -> argparse.ArgumentParser:
     run.add_argument("--feedback", choices=("on", "none"), default="on", help="carry rounding errors on (on)")
     run.add_argument("--bits", type=int, choices=(3, 4, 5, 6, 8, 16), default=4, help="bits per value (4)")
     run.add_argument("--dtype", choices=("float32", "bfloat16"), default="float32", help="of the model (float32)")
-    run.add_argument("--eval-tokens", type=_whole(2), default=4096, metavar="N", help="tokens of text to evaluate")
+    run.add_argument(
+        "--eval-tokens", type=_whole(2), default=3072, metavar="N", help="tokens of text to evaluate (3072)"
+    )
     run.add_argument("--window", type=_whole(2, 8192), default=512, metavar="N", help="tokens of one pass (512)")
     run.add_argument("--name", help="name of the shared memory job (default: a random one)")
     run.add_argument("--json", dest="json_file", metavar="FILE", help="write the measured values there")
@@ -75,7 +78,9 @@ def _check_packages() -> None:
 def _check_model(model: str) -> None:
     path = Path(model)
     if not path.exists():
-        raise UsageError(f"--model {model}: no such file or folder; give a GGUF file or a model folder, or leave it out")
+        raise UsageError(
+            f"--model {model}: no such file or folder; give a GGUF file or a model folder, or leave it out"
+        )
     if path.is_dir() and not (path / "config.json").is_file():
         raise UsageError(f"--model {model}: the folder has no config.json; give a folder in Hugging Face format")
     if path.is_file():
@@ -124,6 +129,7 @@ def main(argv: list[str] | None = None) -> int:
         arguments = _parser().parse_args(argv)
         job = _job(arguments)
         _check_packages()
+        check_early(job)
         from echo_comm.run import launch
 
         return launch.run(job)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import time
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass
+from inspect import signature
 from statistics import median
 from typing import Any
 
@@ -45,13 +46,20 @@ def _next_token(network: nn.Module, hidden: Tensor) -> Tensor:
     return token
 
 
+def _cache_argument(network: nn.Module) -> str:
+    """transformers renames it in 5.24."""
+    return "cache" if "cache" in signature(network.model.forward).parameters else "past_key_values"  # type: ignore[union-attr]
+
+
 def _generate(network: nn.Module, prompt: Tensor, count: int, end: int | None) -> tuple[list[int], float]:
     from transformers import DynamicCache
 
-    cache, tokens, first_s = DynamicCache(config=network.config), [], 0.0
+    cache = {_cache_argument(network): DynamicCache(config=network.config)}
+    tokens: list[int] = []
+    first_s = 0.0
     ids, start = prompt, time.perf_counter()
     while len(tokens) < count:
-        output = network.model(input_ids=ids, past_key_values=cache, use_cache=True)  # type: ignore[operator, union-attr]
+        output = network.model(input_ids=ids, **cache, use_cache=True)  # type: ignore[operator, union-attr]
         ids = _next_token(network, output.last_hidden_state)
         tokens.append(int(ids))
         first_s = first_s or time.perf_counter() - start

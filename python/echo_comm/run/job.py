@@ -29,6 +29,11 @@ class Job:
     name: str | None
     json_file: str | None
 
+    @property
+    def threads(self) -> int:
+        """Threads of one rank."""
+        return max(1, len(os.sched_getaffinity(0)) // self.tp)
+
     def dumps(self) -> str:
         """For the ranks' command line."""
         return json.dumps(asdict(self))

@@ -64,8 +64,7 @@ class _Ranks:
                 process.wait()
 
     def _start(self, rank: int) -> subprocess.Popen[bytes]:
-        threads = max(1, len(os.sched_getaffinity(0)) // self.job.tp)
-        environment = {"OMP_NUM_THREADS": str(threads), **os.environ, "TOKENIZERS_PARALLELISM": "false"}
+        environment = {"OMP_NUM_THREADS": str(self.job.threads), **os.environ, "TOKENIZERS_PARALLELISM": "false"}
         command = [sys.executable, "-m", "echo_comm.run.rank", self.job.dumps(), str(rank), str(self.folder)]
         show = rank == 0 and sys.stderr.isatty()  # progress bars
         with self._output(rank).open("wb") as output:
@@ -99,7 +98,11 @@ class _Ranks:
             if status is not None and status < 0:
                 name = signal.Signals(-status).name
                 raise UsageError(f"rank {rank} was killed ({name}), the others were ended; start the command again")
-        reasons = [(rank, json.loads(file.read_text(encoding="utf-8"))) for rank in ended if (file := self._file(rank)).exists()]
+        reasons = [
+            (rank, json.loads(file.read_text(encoding="utf-8")))
+            for rank in ended
+            if (file := self._file(rank)).exists()
+        ]
         for kind in ("usage", "failure"):
             for rank, reason in reasons:
                 if reason["kind"] == kind:

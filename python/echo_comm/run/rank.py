@@ -52,20 +52,20 @@ def _join_group(job: Job, rank: int, rendezvous: str) -> tuple[dist.device_mesh.
 
 
 def _work(job: Job, rank: int, rendezvous: str, local_rank: int, scratch: Path | None) -> None:
-    torch.set_num_threads(max(1, len(os.sched_getaffinity(0)) // job.tp))
+    torch.set_num_threads(job.threads)
     mesh, group = _join_group(job, rank, rendezvous)
     said = report.Progress(rank == 0)
 
     folder = model.prepare(job, local_rank == 0, scratch, said)
     network = model.load(folder, job, said)
-    decoder = model.split(network, mesh, job.tp)
+    decoder = model.split(network, mesh)
     try:
         echo.attach(decoder, group, group.config)
     except echo.PostNormError as error:
-        raise UsageError(f"{error.args[0].split(' has ')[0].removeprefix('attach: ')} norms the sums; use --feedback none") from None
+        raise UsageError(f"{error}; use --feedback none") from None
     tokenizer = model.tokenizer(folder) if rank == 0 else None
 
-    with torch.inference_mode():
+    with torch.no_grad():  # not inference_mode: DTensor caches nothing under it, which costs a second a pass
         texts = generate.compare(job, network, tokenizer, said)
         measured = evaluate.compare(job, network, tokenizer, group, said)
     if rank == 0:

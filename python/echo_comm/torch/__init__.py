@@ -8,10 +8,10 @@ Read on in backend.py (what is coded and what is forwarded), passes.py (where fe
 (how the bytes travel) and ops.py (the codec as operators).
 """
 
-try:
-    import torch as _torch
-except ImportError as error:
-    raise ImportError("echo_comm.torch needs PyTorch >= 2.11: pip install 'echo-comm[torch]'") from error
+from importlib.util import find_spec
+
+if find_spec("torch") is None:
+    raise ImportError("echo_comm.torch needs PyTorch >= 2.11: pip install 'echo-comm[torch]'")
 
 from echo_comm.torch import ops
 from echo_comm.torch.backend import EchoProcessGroup, exact, register
@@ -21,4 +21,14 @@ from echo_comm.torch.stats import Stats
 
 register()
 
-__all__ = ["Attachment", "EchoConfig", "EchoProcessGroup", "PostNormError", "Stats", "attach", "exact", "ops", "register"]
+__all__ = [
+    "Attachment",
+    "EchoConfig",
+    "EchoProcessGroup",
+    "PostNormError",
+    "Stats",
+    "attach",
+    "exact",
+    "ops",
+    "register",
+]

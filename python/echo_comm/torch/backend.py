@@ -18,7 +18,7 @@ import torch.distributed as dist
 import torch.distributed.distributed_c10d as c10d
 from torch import Tensor
 
-from echo_comm._library import library_version
+from echo_comm._library import EchoArgumentError, library_version
 from echo_comm.torch.config import EchoConfig
 from echo_comm.torch.ops import DTYPES
 from echo_comm.torch.route import Call, Route, RouteCounters, algorithm_for, open_route
@@ -50,7 +50,7 @@ def _finished(tensors: list[Tensor]) -> dist.Work:
     return torch._C._distributed_c10d._create_work_from_future(future)  # type: ignore[no-any-return]
 
 
-class EchoProcessGroup(dist.ProcessGroup):
+class EchoProcessGroup(dist.ProcessGroup):  # type: ignore[misc]
     """A process group over an inner gloo group."""
 
     def __init__(self, store: dist.Store, rank: int, size: int, timeout: timedelta) -> None:
@@ -176,14 +176,17 @@ class EchoProcessGroup(dist.ProcessGroup):
             return "no_hidden_size"
         if x.dim() == 0 or x.shape[-1] != self._hidden_size:
             return "row_length"
-        if any(size > 1 and stride == 0 for size, stride in zip(x.shape, x.stride(), strict=True)):
-            return "overlapping"
         if self.active is not None and not self.active.fits(x):
             return "other_shape"
         return ""
 
     def _coded(self, x: Tensor) -> None:
         config, count, row = self._config, x.numel(), x.shape[-1]
+        if any(size > 1 and stride == 0 for size, stride in zip(x.shape, x.stride(), strict=True)):
+            raise EchoArgumentError(
+                f"all_reduce: the tensor overlaps itself (shape {tuple(x.shape)}, strides {x.stride()}); "
+                "pass a contiguous copy"
+            )
         route = self.open()
         assert route is not None
         state, flush = None, False

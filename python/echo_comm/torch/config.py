@@ -18,7 +18,7 @@ class EchoConfig:
     feedback          "on": rounding errors are carried to the next call of the pass; "none": dropped
     min_bytes         smaller tensors are forwarded
     hidden_size       length of the rows that are coded; None: learned by attach(). Unknown: all is forwarded
-    transport         "auto": shared memory if all ranks are on one host, else the inner group; or one of them: "shm", "inner"
+    transport         "shm": shared memory of one host; "inner": the inner group; "auto": the first if it can be
     rotation          mix the 64 values of a group before rounding
     batch_invariant   a token's result depends on that token's values alone, whatever the batch
     timeout_s         longest wait of a call

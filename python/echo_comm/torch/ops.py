@@ -9,29 +9,29 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
-from pathlib import Path
 
 import torch
 from torch import Tensor
 
-import echo_comm
-from echo_comm._library import BITS_EXACT, GROUP, library, library_folder
+from echo_comm._library import BITS_EXACT, GROUP, find_binary, library
 
 DTYPES = (torch.float32, torch.bfloat16, torch.float16)
 
 
 def _load() -> None:
-    folders = [library_folder(), *(Path(entry) / "lib" for entry in echo_comm.__path__)]
-    for folder in folders:
-        file = folder / "libecho_torch.so"
-        if file.exists():
-            library()  # first, so that its own errors are not hidden behind the loader's
-            torch.ops.load_library(str(file))
-            return
-    raise ImportError(
-        "echo_comm was built without its PyTorch operators, because torch >= 2.11 was missing at build time; "
-        "install torch, then rebuild: pip install --no-build-isolation --force-reinstall --no-deps ."
-    )
+    file = find_binary("libecho_torch.so")
+    if file is None:
+        raise ImportError(
+            "echo_comm was built without its PyTorch operators, because torch >= 2.11 was missing at build time; "
+            "install torch, then rebuild: pip install --no-build-isolation --force-reinstall --no-deps ."
+        )
+    library()  # first, so that its own errors are not hidden behind the loader's
+    try:
+        torch.ops.load_library(str(file))
+    except OSError as error:
+        raise ImportError(
+            f"{file.name} cannot be loaded (needs torch >= 2.11, found {torch.__version__}): {error.__cause__ or error}"
+        ) from None
 
 
 _load()

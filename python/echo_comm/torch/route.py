@@ -12,10 +12,11 @@ import json
 import logging
 import secrets
 import struct
+from collections.abc import Callable
 from dataclasses import asdict, dataclass
 from datetime import timedelta
 from pathlib import Path
-from typing import Protocol
+from typing import Any, Protocol
 
 import torch
 import torch.distributed as dist
@@ -55,6 +56,10 @@ class Call:
     flush: bool
     rotation: bool
     algorithm: int
+
+    def form(self) -> dict[str, Any]:
+        """The part that the codec needs."""
+        return {"row_length": self.row_length, "bits": self.bits, "rotation": self.rotation}
 
 
 @dataclass
@@ -220,11 +225,11 @@ class InnerRoute:
         """See Route."""
         return self.sent
 
-    def all_gather(self, own: Tensor) -> list[Tensor]:
-        """Bytes of all ranks; all send equally many."""
+    def all_gather(self, own: Tensor, patience: int = 1) -> list[Tensor]:
+        """Bytes of all ranks; all send equally many. Waits `patience` times as long as a call may take."""
         everything = own.new_empty(self.size * own.numel())
         options = c10d.AllgatherOptions()
-        options.timeout = self.timeout
+        options.timeout = self.timeout * patience
         self._finish("all-gather", lambda: self.gloo._allgather_base(everything, own, options))
         return list(everything.view(self.size, -1).unbind())
 
@@ -237,7 +242,7 @@ class InnerRoute:
         self._finish("all-to-all", lambda: self.gloo.alltoall_base(incoming, outgoing, receive, sizes, options))
         return list(incoming.split(receive))
 
-    def _finish(self, what: str, start) -> None:  # type: ignore[no-untyped-def]
+    def _finish(self, what: str, start: Callable[[], Any]) -> None:
         try:
             start().wait()
         except RuntimeError as error:
@@ -247,11 +252,11 @@ class InnerRoute:
 
     def _agree(self, x: Tensor, call: Call, feedback: bool) -> None:
         flags = _ROTATION * call.rotation + _FEEDBACK * feedback + _FLUSH * call.flush
-        own = _HEADER.pack(
-            self.sequence, x.numel(), call.row_length, _CODES[x.dtype], call.bits, flags, call.algorithm
-        )
+        own = _HEADER.pack(self.sequence, x.numel(), call.row_length, _CODES[x.dtype], call.bits, flags, call.algorithm)
         self.sequence += 1
-        headers = [bytes(part.tolist()) for part in self.all_gather(torch.frombuffer(bytearray(own), dtype=torch.uint8))]
+        headers = [
+            bytes(part.tolist()) for part in self.all_gather(torch.frombuffer(bytearray(own), dtype=torch.uint8))
+        ]
         self.sent.payload_bytes += (self.size - 1) * _HEADER.size
         for rank, header in enumerate(headers):
             if header != headers[0]:
@@ -262,7 +267,7 @@ class InnerRoute:
 
     def _one_shot(self, x: Tensor, call: Call, residuals: ops.Residuals | None) -> int:
         groups = (0, ops.groups_of(x.numel(), call.row_length))
-        form = {"row_length": call.row_length, "bits": call.bits, "rotation": call.rotation}
+        form = call.form()
         own = ops.encode(x, groups, residuals=residuals, with_owner=True, **form)
         self.sent.payload_bytes += (self.size - 1) * own.numel()
         return int(ops.decode(x, self.all_gather(own), groups, residuals=residuals, **form))
@@ -270,13 +275,15 @@ class InnerRoute:
     def _two_shot(self, x: Tensor, call: Call, residuals: ops.Residuals | None) -> int:
         total = ops.groups_of(x.numel(), call.row_length)
         chunks = [ops.chunk(total, self.size, rank) for rank in range(self.size)]
-        form = {"row_length": call.row_length, "bits": call.bits, "rotation": call.rotation}
+        form = call.form()
         sizes = [ops.encoded_size(x.numel(), x.element_size(), call.row_length, call.bits, *chunk) for chunk in chunks]
         own = chunks[self.rank]
         empty = torch.empty(0, dtype=torch.uint8)
 
         # Shot 1: each foreign chunk to its owner.
-        sent = [empty if r == self.rank else ops.encode(x, chunks[r], residuals=residuals, **form) for r in range(self.size)]
+        sent = [
+            empty if r == self.rank else ops.encode(x, chunks[r], residuals=residuals, **form) for r in range(self.size)
+        ]
         received = self._all_to_all(sent, [0 if r == self.rank else sizes[self.rank] for r in range(self.size)])
         addends = ops.reduce(
             received, x, self.rank, own, batch_invariant=self.batch_invariant, residuals=residuals, **form
@@ -289,21 +296,22 @@ class InnerRoute:
         self.sent.payload_bytes += sum(part.numel() for part in sent) + (self.size - 1) * addends.numel()
 
         poisoned = [
-            ops.decode(x, [part], groups, residuals=residuals, **form) for part, groups in zip(sums, chunks, strict=True)
+            ops.decode(x, [part], groups, residuals=residuals, **form)
+            for part, groups in zip(sums, chunks, strict=True)
         ]
         return int(torch.cat(poisoned).sum())
 
 
 # ---- choice ------------------------------------------------------------------------------------
 
-_EXCHANGE_BYTES = 1024
+_EXCHANGE_BYTES = 4096
 
 
-def _exchange(route: InnerRoute, value: object) -> list[object]:
-    """Small values of all ranks, as JSON."""
+def _exchange(route: InnerRoute, value: Any) -> list[Any]:
+    """Small values of all ranks, as JSON. Waits longer than a rank may wait in vain to join the shared memory."""
     text = json.dumps(value).encode()[:_EXCHANGE_BYTES]
     own = torch.frombuffer(bytearray(text.ljust(_EXCHANGE_BYTES)), dtype=torch.uint8)
-    return [json.loads(bytes(part.tolist())) for part in route.all_gather(own)]
+    return [json.loads(bytes(part.tolist())) for part in route.all_gather(own, patience=3)]
 
 
 def _host() -> str:
@@ -318,17 +326,16 @@ def open_route(gloo: dist.ProcessGroup, rank: int, size: int, config: EchoConfig
         inner,
         {"config": asdict(config), "host": _host(), "name": config.name or f"torch-{secrets.token_hex(12)}"},
     )
-    assert all(isinstance(proposal, dict) for proposal in proposals)
     first, *others = proposals
     for peer, other in enumerate(others, 1):
-        if other["config"] != first["config"]:  # type: ignore[index]
+        if other["config"] != first["config"]:
             raise EchoMismatchError(
-                f"rank {peer} has {other['config']}, rank 0 has {first['config']}; "  # type: ignore[index]
+                f"rank {peer} has {other['config']}, rank 0 has {first['config']}; "
                 "all ranks must use the same EchoConfig"
             )
     if config.transport == "inner":
         return inner, "asked for"
-    hosts = {proposal["host"] for proposal in proposals}  # type: ignore[index]
+    hosts = {proposal["host"] for proposal in proposals}
     strict = config.transport == "shm" or config.name is not None
     if len(hosts) > 1:
         reason = f"the ranks are on {len(hosts)} hosts"
@@ -339,13 +346,13 @@ def open_route(gloo: dist.ProcessGroup, rank: int, size: int, config: EchoConfig
     comm, outcome = None, ["", 0]
     try:
         comm = Communicator(
-            f"shm://{first['name']}?rank={rank}&size={size}",  # type: ignore[index]
+            f"shm://{first['name']}?rank={rank}&size={size}",
             timeout_ms=int(config.timeout_s * 1000),
             batch_invariant=config.batch_invariant,
         )
     except EchoError as error:
-        outcome = [str(error)[:900], error.result]
-    failures = [(peer, *entry) for peer, entry in enumerate(_exchange(inner, outcome)) if entry[1]]  # type: ignore[index, misc]
+        outcome = [str(error)[:600], error.result]
+    failures = [(peer, *entry) for peer, entry in enumerate(_exchange(inner, outcome)) if entry[1]]
     if not failures and comm is not None:
         return ShmRoute(comm), "all ranks joined one shared memory region"
     if comm is not None:
