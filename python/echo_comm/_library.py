@@ -156,6 +156,7 @@ _SIGNATURES: dict[str, tuple[object, list[object]]] = {
     "echo_feedback_bytes": (c_size_t, [c_void_p]),
     "echo_feedback_norms": (c_int, [c_void_p, POINTER(c_float), POINTER(c_float)]),
     "echo_feedback_destroy": (None, [c_void_p]),
+    "echo_select": (c_int, [c_size_t, c_size_t, c_int, c_int, c_int, POINTER(c_int)]),
     "echo_all_reduce": (c_int, [c_void_p, c_void_p, c_size_t, c_int, c_void_p, c_void_p, POINTER(_Call)]),
 }
 

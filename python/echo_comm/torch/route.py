@@ -13,6 +13,7 @@ import logging
 import secrets
 import struct
 from collections.abc import Callable
+from ctypes import byref, c_int
 from dataclasses import asdict, dataclass
 from datetime import timedelta
 from pathlib import Path
@@ -25,7 +26,6 @@ from torch import Tensor
 
 from echo_comm._library import (
     BFLOAT16,
-    BITS_EXACT,
     FLOAT16,
     FLOAT32,
     ONE_SHOT,
@@ -37,6 +37,8 @@ from echo_comm._library import (
     EchoStateError,
     EchoTimeoutError,
     Feedback,
+    check,
+    library,
 )
 from echo_comm.torch import ops
 from echo_comm.torch.config import EchoConfig
@@ -99,13 +101,10 @@ class Route(Protocol):
 
 
 def algorithm_for(count: int, row_length: int, bits: int, size: int, batch_invariant: bool) -> int:
-    """One-shot for two ranks and for short messages, where a second wait costs more than the bytes it saves."""
-    if bits == BITS_EXACT or batch_invariant:
-        return TWO_SHOT
-    if size == 2:
-        return ONE_SHOT
-    coded_bytes = ops.encoded_size(count, 0, row_length, bits, 0, ops.groups_of(count, row_length))
-    return ONE_SHOT if coded_bytes <= (8192 if size <= 8 else 1024) else TWO_SHOT
+    """The library's choice, so that both routes take the same algorithm."""
+    algorithm = c_int()
+    check(library().echo_select(count, row_length, bits, size, int(batch_invariant), byref(algorithm)))
+    return algorithm.value
 
 
 # ---- shared memory -----------------------------------------------------------------------------
