@@ -43,17 +43,23 @@ def model(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return _make_model(tmp_path_factory.mktemp("model"))
 
 
+# In the environment of everything these tests start; other jobs on the machine are none of their business.
+_MARK = "ECHO_TEST_RUN"
+
+
 def _processes() -> set[int]:
-    """Ranks of this command that are alive."""
+    """Ranks started by these tests that are alive."""
+    mark = f"{_MARK}={os.getpid()}".encode()
     found = set()
     for entry in Path("/proc").iterdir():
         if entry.name.isdigit():
             try:
                 command = (entry / "cmdline").read_bytes()
                 running = " Z " not in (entry / "stat").read_text()
+                environment = (entry / "environ").read_bytes()
             except OSError:
                 continue
-            if b"echo_comm.run.rank" in command and running:
+            if b"echo_comm.run.rank" in command and running and mark in environment.split(b"\0"):
                 found.add(int(entry.name))
     return found
 
@@ -61,6 +67,7 @@ def _processes() -> set[int]:
 @pytest.fixture(autouse=True)
 def nothing_left_over():
     """No process and no shared memory outlives a test."""
+    os.environ[_MARK] = str(os.getpid())
     before = (_processes(), leftovers())
     yield
     deadline = time.monotonic() + 5
@@ -148,6 +155,21 @@ def test_files_that_are_no_models(tmp_path: Path, model: Path) -> None:
     assert "config.json" in _one_line(_run("--model", str(tmp_path / "folder")))
 
 
+@pytest.mark.parametrize(
+    "text",
+    [
+        "[]",
+        '{"model_type": "llama", "num_attention_heads": "x", "intermediate_size": 6}',
+        '{"model_type": "llama", "num_attention_heads": -4, "intermediate_size": 8}',
+        '{"model_type": "llama", "num_attention_heads": 4.5, "intermediate_size": 8}',
+        '{"model_type": "llama"}',
+    ],
+)
+def test_a_config_that_describes_no_model(tmp_path: Path, text: str) -> None:
+    (tmp_path / "config.json").write_text(text)
+    _one_line(_run("--tp", "2", "--model", str(tmp_path)))
+
+
 def test_heads_that_the_ranks_cannot_share(model: Path) -> None:
     line = _one_line(_run("--tp", "3", "--model", str(model)))
     assert "4 heads and 2 KV heads" in line
@@ -165,7 +187,11 @@ def _start(model: Path, *arguments: str) -> subprocess.Popen[str]:
     for line in process.stdout:
         if line.startswith("generating"):
             break
-    assert len(_processes() - before) == 2
+    started = len(_processes() - before)
+    if started != 2:
+        process.kill()
+        _, stderr = process.communicate(timeout=10)
+        pytest.fail(f"{started} ranks are running: {stderr}")
     return process
 
 

@@ -53,10 +53,10 @@ def check_config(config: dict[str, Any], tp: int) -> None:
     """Whether the model can be cut in `tp`: whole heads, whole KV heads, equal parts of the MLP."""
     heads = config.get("num_attention_heads")
     inner = config.get("intermediate_size")
-    if not heads or not inner:
-        raise UsageError(f"models of type {config.get('model_type')} cannot be split; use a Llama- or Qwen-type model")
     kv_heads = config.get("num_key_value_heads") or heads
     counts = (heads, kv_heads, inner)
+    if not all(isinstance(count, int) and count > 0 for count in counts):
+        raise UsageError(f"models of type {config.get('model_type')} cannot be split; use a Llama- or Qwen-type model")
     if any(count % tp for count in counts):
         valid = [str(n) for n in range(1, 65) if not any(count % n for count in counts)]
         raise UsageError(
@@ -71,6 +71,8 @@ def check_folder(folder: Path, tp: int) -> None:
         config = json.loads((folder / "config.json").read_text(encoding="utf-8"))
     except (OSError, ValueError) as error:
         raise UsageError(f"{folder}/config.json cannot be read ({error}); check the folder") from None
+    if not isinstance(config, dict):
+        raise UsageError(f"{folder}/config.json describes no model; check the folder")
     check_config(config, tp)
 
 

@@ -31,6 +31,7 @@ from echo_comm._library import (
     ONE_SHOT,
     TWO_SHOT,
     Communicator,
+    EchoArgumentError,
     EchoError,
     EchoMismatchError,
     EchoPeerError,
@@ -357,6 +358,8 @@ def open_route(gloo: dist.ProcessGroup, rank: int, size: int, config: EchoConfig
     if comm is not None:
         comm.close()
     peer, text, result = failures[0]
+    if result == EchoArgumentError.result:  # e.g. a malformed variable: no reason to take another route
+        raise EchoArgumentError(str(text))
     if strict:
         raise EchoStateError(str(text), int(result))
     if rank == 0:
