@@ -54,7 +54,7 @@ def check_config(config: dict[str, Any], tp: int) -> None:
     heads = config.get("num_attention_heads")
     inner = config.get("intermediate_size")
     kv_heads = config.get("num_key_value_heads") or heads
-    counts = (heads, kv_heads, inner)
+    counts: tuple[Any, ...] = (heads, kv_heads, inner)
     if not all(isinstance(count, int) and count > 0 for count in counts):
         raise UsageError(f"models of type {config.get('model_type')} cannot be split; use a Llama- or Qwen-type model")
     if any(count % tp for count in counts):
