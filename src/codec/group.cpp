@@ -10,14 +10,6 @@
 namespace echo_comm::core {
 namespace {
 
-// Magnitudes from which a group is poisoned, and below which it is a zero group, as fp32 bits. Magnitudes of finite
-// numbers, infinities and NaNs order like their bits, so one integer maximum finds all three cases.
-constexpr uint32_t kPoisonBits = std::bit_cast<uint32_t>(0x1p124F);
-constexpr uint32_t kZeroBits = std::bit_cast<uint32_t>(0x1p-100F);
-constexpr uint32_t kInfinityBits = 0x7F800000U;
-
-constexpr int lowest_code(int bits) { return -(1 << (bits - 1)); }
-
 uint32_t largest_magnitude(ConstGroupValues v) {
   uint32_t largest = 0;
   for (const float x : v) largest = std::max(largest, magnitude_bits(x));

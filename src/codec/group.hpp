@@ -2,6 +2,7 @@
 // The numbers in the comments of group.cpp are the steps of that section.
 #pragma once
 
+#include <bit>
 #include <cstdint>
 #include <span>
 
@@ -13,6 +14,14 @@ using GroupValues = std::span<float, kGroup>;
 using ConstGroupValues = std::span<const float, kGroup>;
 
 inline constexpr uint16_t kPoisonedScale = 0x7FC0;  // bf16 NaN
+
+// Magnitudes from which a group is poisoned, and below which it is a zero group, as fp32 bits. Magnitudes of finite
+// numbers, infinities and NaNs order like their bits, so one integer maximum finds all three cases.
+inline constexpr uint32_t kPoisonBits = std::bit_cast<uint32_t>(0x1p124F);
+inline constexpr uint32_t kZeroBits = std::bit_cast<uint32_t>(0x1p-100F);
+inline constexpr uint32_t kInfinityBits = 0x7F800000U;
+
+constexpr int lowest_code(int bits) { return -(1 << (bits - 1)); }
 
 // Orthonormal Walsh-Hadamard transform, its own inverse. Step 1.
 void rotate(GroupValues v);

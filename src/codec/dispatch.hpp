@@ -1,0 +1,17 @@
+// Which codec runs. All are equal bit for bit, so the choice is each rank's own.
+#pragma once
+
+#include <string_view>
+#include <vector>
+
+#include "codec/codec.hpp"
+
+namespace echo_comm::core {
+
+// What this processor can run, best first; the reference comes last.
+const std::vector<const Codec*>& available_codecs();
+
+// By name, "" for the best; null when there is none of that name.
+const Codec* codec_named(std::string_view name);
+
+}  // namespace echo_comm::core
