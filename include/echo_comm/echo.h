@@ -226,6 +226,14 @@ typedef struct echo_residuals {
   int64_t owner_end;
 } echo_residuals_t;
 
+/** Names of the codecs that this processor can run, the fastest first, "reference" last; NULL past the end. All give the
+ * same bits. Constant strings; thread-safe. */
+ECHO_API const char* echo_codec_name(int index);
+
+/** Name of the codec in use: the fastest, or the one named by the variable ECHO_CODEC when the process first used Echo.
+ * "" when ECHO_CODEC names none of them (every call then fails and says so). */
+ECHO_API const char* echo_active_codec(void);
+
 /** Number of groups of a tensor: rows * ceil(row_length / 64). -1 when row_length does not divide count. */
 ECHO_API int64_t echo_groups(size_t count, size_t row_length);
 

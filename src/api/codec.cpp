@@ -1,4 +1,5 @@
 #include "api/handles.hpp"
+#include "codec/dispatch.hpp"
 
 namespace echo_comm::core {
 namespace {
@@ -51,6 +52,22 @@ void count(uint64_t* poisoned, int64_t groups) {
 }  // namespace
 }  // namespace echo_comm::core
 
+const char* echo_codec_name(int index) {
+  using namespace echo_comm::core;
+  const char* name = nullptr;
+  guarded([&] {
+    const auto& codecs = available_codecs();
+    if (index >= 0 && index < static_cast<int>(codecs.size())) name = codecs[static_cast<std::size_t>(index)]->name();
+  });
+  return name;
+}
+
+const char* echo_active_codec(void) {
+  const char* name = "";
+  echo_comm::core::guarded([&] { name = echo_comm::core::active_codec().name(); });
+  return name;
+}
+
 int64_t echo_groups(size_t count, size_t row_length) {
   using namespace echo_comm::core;
   int64_t groups = -1;
@@ -101,7 +118,7 @@ echo_result_t echo_encode(const echo_range_t* range, const void* in, const echo_
     check_tensor(block, in, "in");
     check_output(block, encoded);
     count(poisoned,
-          reference_codec().encode(block, in, read_residuals(residuals, block), static_cast<std::byte*>(encoded)));
+          active_codec().encode(block, in, read_residuals(residuals, block), static_cast<std::byte*>(encoded)));
   });
 }
 
@@ -117,8 +134,8 @@ echo_result_t echo_reduce(const echo_range_t* range, const void* const* encoded,
     check_tensor(block, in, "in");
     check_output(block, out_encoded);
     const ReduceOptions options{rank, batch_invariant != 0, divisor};
-    count(poisoned, reference_codec().reduce(block, payloads, in, read_residuals(residuals, block), options,
-                                             static_cast<std::byte*>(out_encoded)));
+    count(poisoned, active_codec().reduce(block, payloads, in, read_residuals(residuals, block), options,
+                                          static_cast<std::byte*>(out_encoded)));
   });
 }
 
@@ -133,6 +150,6 @@ echo_result_t echo_decode(const echo_range_t* range, const void* const* encoded,
     constexpr int kNone = -1;
     const Payloads payloads = read_payloads(encoded, parts, kNone, block);
     check_tensor(block, out, "out");
-    count(poisoned, reference_codec().decode(block, payloads, read_residuals(residuals, block), divisor, out));
+    count(poisoned, active_codec().decode(block, payloads, read_residuals(residuals, block), divisor, out));
   });
 }

@@ -4,6 +4,7 @@
 #include "api/handles.hpp"
 #include "api/url.hpp"
 #include "base/env.hpp"
+#include "codec/dispatch.hpp"
 #include "transport/inproc/inproc.hpp"
 #include "transport/shm/shm.hpp"
 
@@ -51,10 +52,11 @@ echo_comm_t make_comm(std::unique_ptr<Transport> transport, const CommSettings& 
       std::make_unique<echo_comm_object>(echo_comm_object{Communicator(std::move(transport), settings.settings)});
   if (settings.log != nullptr) {
     const Transport& joined = comm->communicator.transport();
-    const std::string line = text(
-        "version ", ECHO_VERSION_STRING, ", transport ", joined.name(), ", rank ", joined.rank(), " of ", joined.size(),
-        ", messages up to ", joined.max_message(), " bytes, ", joined.shared_bytes(), " bytes shared, timeout ",
-        settings.settings.timeout.count(), " ms, batch invariant ", settings.settings.batch_invariant ? "on" : "off");
+    const std::string line =
+        text("version ", ECHO_VERSION_STRING, ", transport ", joined.name(), ", rank ", joined.rank(), " of ",
+             joined.size(), ", messages up to ", joined.max_message(), " bytes, ", joined.shared_bytes(),
+             " bytes shared, codec ", active_codec().name(), ", timeout ", settings.settings.timeout.count(),
+             " ms, batch invariant ", settings.settings.batch_invariant ? "on" : "off");
     settings.log(ECHO_LOG_INFO, line.c_str(), settings.log_context);
   }
   return comm.release();

@@ -2,6 +2,7 @@
 #pragma once
 
 #include <cstdint>
+#include <string>
 
 namespace echo_comm::core {
 
@@ -10,6 +11,8 @@ struct Env {
   int64_t timeout_ms = 30'000;
   // ECHO_SHM_SLOT_BYTES: bytes of one mailbox slot, 4 KiB .. 64 MiB; equal on all ranks. 0: by world size.
   int64_t slot_bytes = 0;
+  // ECHO_CODEC: name of the codec to use (echo_codec_name lists them). Empty: the fastest this processor can run.
+  std::string codec;
   // ECHO_DEBUG: 1 prints the log lines of communicators without a log callback to stderr. Default 0.
   bool debug = false;
 

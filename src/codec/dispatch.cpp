@@ -1,5 +1,7 @@
 #include "codec/dispatch.hpp"
 
+#include "base/env.hpp"
+#include "base/error.hpp"
 #include "codec/simd.hpp"
 
 namespace echo_comm::core {
@@ -20,6 +22,20 @@ const Codec* codec_named(std::string_view name) {
     if (name == codec->name()) return codec;
   }
   return nullptr;
+}
+
+const Codec& active_codec() {
+  static const Codec& active = [&]() -> const Codec& {
+    const std::string wanted = Env::read().codec;
+    const Codec* codec = codec_named(wanted);
+    if (codec == nullptr) {
+      std::string names;
+      for (const Codec* one : available_codecs()) names += text(names.empty() ? "" : ", ", one->name());
+      fail(ErrorCode::kArgument, "ECHO_CODEC=", wanted, ": this processor can run ", names);
+    }
+    return *codec;
+  }();
+  return active;
 }
 
 }  // namespace echo_comm::core

@@ -14,4 +14,7 @@ const std::vector<const Codec*>& available_codecs();
 // By name, "" for the best; null when there is none of that name.
 const Codec* codec_named(std::string_view name);
 
+// The one that ECHO_CODEC names, or the best; the same for the life of the process. Throws kArgument for an unknown name.
+const Codec& active_codec();
+
 }  // namespace echo_comm::core

@@ -101,8 +101,7 @@ class VectorKernel {
       to(canonical, stored);
     } else {
       for (int i = 0; i < kVectors; ++i) {
-        const VU pairs =
-            hn::Or(narrow(Element(), group.even[i]), hn::ShiftLeft<16>(narrow(Element(), group.odd[i])));
+        const VU pairs = hn::Or(narrow(Element(), group.even[i]), hn::ShiftLeft<16>(narrow(Element(), group.odd[i])));
         const hn::Repartition<uint16_t, U> words;
         hn::StoreU(hn::BitCast(words, pairs), words, stored + 2 * kLanes * i);
       }
@@ -322,8 +321,7 @@ class VectorKernel {
     const hn::Rebind<uint8_t, U> bytes;
     const VU nibble = hn::Set(U(), 15U);
     for (int i = 0; i < kVectors; ++i) {
-      const VU pair =
-          hn::Or(hn::And(stored.even[i], nibble), hn::ShiftLeft<4>(hn::And(stored.odd[i], nibble)));
+      const VU pair = hn::Or(hn::And(stored.even[i], nibble), hn::ShiftLeft<4>(hn::And(stored.odd[i], nibble)));
       hn::StoreU(hn::TruncateTo(bytes, pair), bytes, codes + kLanes * i);
     }
   }

@@ -86,8 +86,8 @@ class Sweep {
   int64_t decode(Payloads payloads, int divisor, Stored* out) const {
     int64_t poisoned = 0;
     for (int64_t group = block_.range.begin; group < block_.range.end; ++group) {
-      const bool bad = block_.format.exact() ? !decode_exact(payloads[0], group, out)
-                                             : !decode_coded(payloads, group, divisor, out);
+      const bool bad =
+          block_.format.exact() ? !decode_exact(payloads[0], group, out) : !decode_coded(payloads, group, divisor, out);
       if (!bad) continue;
       clear(residuals_.sender_of(group));
       clear(residuals_.owner_of(group));
@@ -281,8 +281,7 @@ class SweepCodec final : public Codec {
   int64_t encode(const Block& block, const void* in, const Residuals& residuals, std::byte* payload) const override {
     return with_element(block.dtype, [&](auto element) {
       using Element = decltype(element);
-      return Sweep<Kernel, Element>(block, residuals)
-          .encode(static_cast<const typename Element::Stored*>(in), payload);
+      return Sweep<Kernel, Element>(block, residuals).encode(static_cast<const typename Element::Stored*>(in), payload);
     });
   }
 

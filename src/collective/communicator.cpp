@@ -2,6 +2,8 @@
 
 #include <cstring>
 
+#include "codec/dispatch.hpp"
+
 namespace echo_comm::core {
 
 const std::byte* Call::receive(int from, Route route, uint8_t shot, GroupRange range) {
@@ -63,7 +65,7 @@ void Communicator::all_reduce(const void* in, void* out, int64_t count, Dtype dt
   } else {
     const int64_t room = static_cast<int64_t>(transport_->max_message()) - kHeaderBytes;
     Call call{.transport = *transport_,
-              .codec = reference_codec(),
+              .codec = active_codec(),
               .layout = layout,
               .format = options.format,
               .dtype = dtype,

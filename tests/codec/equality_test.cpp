@@ -47,8 +47,8 @@ class Inputs {
 
  private:
   float special_value() {
-    static constexpr float kValues[] = {NAN,  -NAN, INFINITY,  -INFINITY, 0.0F,   -0.0F,   1e-42F,  -1e-45F,
-                                        3e38F, -3e38F, 65504.0F, 65519.0F, 65520.0F, 0x1p-25F, 6e-8F, 0x1p124F};
+    static constexpr float kValues[] = {NAN,   -NAN,   INFINITY, -INFINITY, 0.0F,     -0.0F,    1e-42F, -1e-45F,
+                                        3e38F, -3e38F, 65504.0F, 65519.0F,  65520.0F, 0x1p-25F, 6e-8F,  0x1p124F};
     return kValues[random_() % std::size(kValues)];
   }
 
@@ -77,7 +77,8 @@ std::vector<Case> cases() {
       for (const bool rotation : {true, false}) {
         for (const Dtype dtype : {Dtype::kFloat32, Dtype::kBfloat16, Dtype::kFloat16}) {
           for (const bool feedback : {true, false}) {
-            for (const bool special : {true, false}) all.push_back({count, row, {bits, rotation}, dtype, feedback, special});
+            for (const bool special : {true, false})
+              all.push_back({count, row, {bits, rotation}, dtype, feedback, special});
           }
         }
       }
@@ -108,9 +109,7 @@ Trace run(const Codec& codec, const Case& c) {
   std::vector<std::byte> in;
   std::vector<float> sender;
   std::vector<float> owner;
-  const auto residuals = [&] {
-    return c.feedback ? Residuals{sender.data(), owner.data(), own} : Residuals{};
-  };
+  const auto residuals = [&] { return c.feedback ? Residuals{sender.data(), owner.data(), own} : Residuals{}; };
   for (int rank = 0; rank < 3; ++rank) {
     in = inputs.elements(c.count, c.dtype, c.special);
     sender = inputs.residual(layout.groups());
@@ -156,8 +155,8 @@ TEST_P(Equality, EqualsTheReferenceBitForBit) {
     const Trace expected = run(reference_codec(), c);
     const Trace got = run(*GetParam(), c);
     const std::string where = "count " + std::to_string(c.count) + " row " + std::to_string(c.row_length) + " " +
-                              format_name(c.format) + " " + dtype_name(c.dtype) +
-                              (c.feedback ? " feedback" : "") + (c.special ? " special" : "");
+                              format_name(c.format) + " " + dtype_name(c.dtype) + (c.feedback ? " feedback" : "") +
+                              (c.special ? " special" : "");
     ASSERT_EQ(got.poisoned, expected.poisoned) << where;
     for (std::size_t i = 0; i < expected.bytes.size(); ++i) {
       ASSERT_EQ(got.bytes[i], expected.bytes[i]) << where << ", output " << i;
