@@ -148,31 +148,6 @@ TEST(Interface, AbortReachesEveryRank) {
   });
 }
 
-TEST(Interface, NamesItsCodecsAndTakesTheOneThatIsAskedFor) {
-  int count = 0;
-  while (echo_codec_name(count) != nullptr) ++count;
-  ASSERT_GE(count, 1);
-  EXPECT_STREQ(echo_codec_name(count - 1), "reference");
-  EXPECT_EQ(echo_codec_name(-1), nullptr);
-  for (int index = 0; index < count; ++index) {
-    spawn_processes(1, [=](int, int) {
-      setenv("ECHO_CODEC", echo_codec_name(index), 1);
-      EXPECT_STREQ(echo_active_codec(), echo_codec_name(index));
-    });
-  }
-  spawn_processes(1, [](int, int) {
-    setenv("ECHO_CODEC", "abacus", 1);
-    EXPECT_STREQ(echo_active_codec(), "");
-    EXPECT_THAT(echo_last_error(), AllOf(HasSubstr("ECHO_CODEC=abacus"), HasSubstr("reference")));
-    float x[70] = {};
-    echo_range_t range ECHO_RANGE_INITIALIZER;
-    range.count = 70;
-    range.group_end = 2;
-    std::byte encoded[68];
-    EXPECT_EQ(echo_encode(&range, x, nullptr, encoded, nullptr), ECHO_ERROR_ARGUMENT);
-  });
-}
-
 TEST(Interface, ChunkAndGroupFunctionsCheckTheirArguments) {
   EXPECT_EQ(echo_groups(65, 0), 2);
   EXPECT_EQ(echo_groups(100, 33), -1);
