@@ -21,7 +21,11 @@
 // Highway has its reason to distrust emulated vectors on some compilers; ours are tested against the reference.
 // Processors with SSSE3 but without SSE4 are rare; they take the emulated vectors.
 #define HWY_BROKEN_EMU128 0
+#if defined(ECHO_SIMD_FEW_TARGETS)  // sanitized builds: each target compiles for more than a minute there
+#define HWY_DISABLED_TARGETS (HWY_SSSE3 | HWY_SSE4 | HWY_AVX3 | HWY_AVX3_DL)
+#else
 #define HWY_DISABLED_TARGETS HWY_SSSE3
+#endif
 #define HWY_WANT_AVX3_DL  // AVX-512 with the newer byte permutes
 
 #undef HWY_TARGET_INCLUDE
