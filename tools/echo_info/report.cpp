@@ -59,6 +59,7 @@ Info collect_info() {
   info.variables = {
       variable("ECHO_TIMEOUT_MS", "30000", "longest wait of creation and of any call, milliseconds"),
       variable("ECHO_SHM_SLOT_BYTES", "by world size", "bytes of one mailbox slot, equal on all ranks"),
+      variable("ECHO_CODEC", "the fastest", "name of the codec to use"),
       variable("ECHO_DEBUG", "0", "1: communicators log to stderr"),
   };
   return info;
@@ -78,6 +79,12 @@ std::string text_of(const Info& info, const std::vector<Check>* doctor) {
     line(out, format.name, value.str());
   }
   line(out, "exact", "values travel in the tensor's own type: float, half, bfloat16");
+
+  out << "codecs: all give the same bits, the fastest first\n";
+  for (int index = 0; echo_codec_name(index) != nullptr; ++index) {
+    const std::string name = echo_codec_name(index);
+    line(out, name, name == echo_active_codec() ? "in use" : "can be chosen by ECHO_CODEC");
+  }
 
   out << "transports\n";
   for (const TransportFacts& transport : kTransports) line(out, transport.name, transport.meaning);
@@ -108,6 +115,8 @@ std::string json_of(const Info& info, const std::vector<Check>* doctor) {
     report["formats"].push_back({{"name", format.name}, {"bits", format.bits}, {"group_bytes", format.group_bytes}});
   }
   report["formats"].push_back({{"name", "exact"}, {"bits", ECHO_BITS_EXACT}, {"group_bytes", nullptr}});
+  for (int index = 0; echo_codec_name(index) != nullptr; ++index) report["codecs"].push_back(echo_codec_name(index));
+  report["active_codec"] = echo_active_codec();
   for (const TransportFacts& transport : kTransports) report["transports"].push_back(transport.name);
   for (const Variable& entry : info.variables) {
     report["environment"][entry.name] = {
