@@ -434,19 +434,19 @@ bool cpuid_bit(unsigned leaf, bool ecx_word, int bit) {
 }
 bool has_f16c() { return cpuid_bit(1, true, 29); }
 bool has_vaes() { return cpuid_bit(7, true, 9); }
-bool has_sse4() {
+[[maybe_unused]] bool has_sse4() {
   return __builtin_cpu_supports("sse4.1") && __builtin_cpu_supports("sse4.2") && __builtin_cpu_supports("pclmul") &&
          __builtin_cpu_supports("aes");
 }
-bool has_avx2() {
+[[maybe_unused]] bool has_avx2() {
   return has_sse4() && __builtin_cpu_supports("avx2") && __builtin_cpu_supports("fma") &&
          __builtin_cpu_supports("bmi") && __builtin_cpu_supports("bmi2") && has_f16c();
 }
-bool has_avx3() {
+[[maybe_unused]] bool has_avx3() {
   return has_avx2() && __builtin_cpu_supports("avx512f") && __builtin_cpu_supports("avx512vl") &&
          __builtin_cpu_supports("avx512dq") && __builtin_cpu_supports("avx512bw") && __builtin_cpu_supports("avx512cd");
 }
-bool has_avx3_dl() {
+[[maybe_unused]] bool has_avx3_dl() {
   return has_avx3() && __builtin_cpu_supports("avx512vnni") && __builtin_cpu_supports("vpclmulqdq") &&
          __builtin_cpu_supports("avx512vbmi") && __builtin_cpu_supports("avx512vbmi2") &&
          __builtin_cpu_supports("avx512vpopcntdq") && __builtin_cpu_supports("avx512bitalg") && has_vaes();
