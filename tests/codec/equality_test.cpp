@@ -2,6 +2,7 @@
 // the product of types, widths, rotation, residuals, sizes, rows and special values (A8, A9, C5).
 #include <gtest/gtest.h>
 
+#include <algorithm>
 #include <bit>
 #include <cmath>
 #include <cstring>
@@ -95,7 +96,7 @@ struct Trace {
 };
 
 bool same(const std::vector<float>& a, const std::vector<float>& b) {
-  return a.size() == b.size() && std::memcmp(a.data(), b.data(), a.size() * sizeof(float)) == 0;
+  return std::ranges::equal(a, b, {}, std::bit_cast<uint32_t, float>, std::bit_cast<uint32_t, float>);
 }
 
 // Three ranks' payloads, a reduction of the second chunk with and without batch invariance, decodes of one and several.

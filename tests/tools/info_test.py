@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import json
 import os
+import re
 import tempfile
 import unittest
 from pathlib import Path
@@ -41,7 +42,7 @@ class Info(unittest.TestCase):
     def test_every_variable_that_the_library_reads_is_told(self) -> None:
         source = Path(__file__).resolve().parents[2] / "src" / "base" / "env.cpp"
         variables = json.loads(run("echo-info", "--json", "-").stdout)["environment"]
-        read = {part.split('"')[0] for part in source.read_text(encoding="utf-8").split('read_number("')[1:]}
+        read = set(re.findall(r'"(ECHO_[A-Z_]+)"', source.read_text(encoding="utf-8")))
         self.assertEqual(read, set(variables))
 
     def test_doctor_finds_nothing_wrong_here(self) -> None:
