@@ -181,7 +181,13 @@ def _start(model: Path, *arguments: str) -> subprocess.Popen[str]:
     long = ["--tokens", "4000", "--tp", "2", "--model", str(model), "--prompt", "this is the"]
     before = _processes()
     process = subprocess.Popen(
-        [*COMMAND, *long, *arguments], stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, start_new_session=True
+        [*COMMAND, *long, *arguments],
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+        start_new_session=True,
+        # A shell that runs these tests in the background lets its children ignore Ctrl-C.
+        preexec_fn=lambda: signal.signal(signal.SIGINT, signal.default_int_handler),
     )
     assert process.stdout is not None
     for line in process.stdout:
