@@ -67,6 +67,11 @@ typedef ECHO_ENUM(echo_algorithm){ECHO_ALGORITHM_AUTO = 0, ECHO_ONE_SHOT = 1, EC
 
 typedef ECHO_ENUM(echo_switch){ECHO_DEFAULT = 0, ECHO_ON = 1, ECHO_OFF = 2} echo_switch_t;
 
+/** How a residual is kept between calls: numerics.md section 8 (also in docs/numerics.md). Memory per value: 4, 1 and 2
+ * bytes, for int8 and int16 and 2 bytes a group. ECHO_STORE_AUTO: int8, from the 257th call of a pass on int16. */
+typedef ECHO_ENUM(echo_store){ECHO_STORE_AUTO = 0, ECHO_STORE_FP32 = 1, ECHO_STORE_INT8 = 2,
+                              ECHO_STORE_INT16 = 3} echo_store_t;
+
 /** `bits` of the exact path: values travel in the tensor's own type, sums are fp32. */
 #define ECHO_BITS_EXACT 16
 
@@ -92,9 +97,11 @@ typedef struct echo_config {
   echo_switch_t batch_invariant; /**< (all) a token's result depends on that token's values alone; default off */
   echo_log_fn log;               /**< NULL: nothing is logged, or to stderr when ECHO_DEBUG=1 */
   void* log_context;             /**< handed to `log`; must outlive the communicator */
+  int threads; /**< threads that code large calls, the caller's included, 1 to 256; 0: ECHO_THREADS, or the processors
+                    this process may use, shared among the ranks of this host. Same bits for any number */
 } echo_config_t;
 #define ECHO_CONFIG_INITIALIZER \
-  { sizeof(echo_config_t), 0, 0, ECHO_DEFAULT, NULL, NULL }
+  { sizeof(echo_config_t), 0, 0, ECHO_DEFAULT, NULL, NULL, 0 }
 
 /** Joins a communicator named by a transport URL; returns when all ranks joined.
  *
@@ -140,18 +147,20 @@ typedef struct echo_stats {
   uint64_t waits;           /**< waits for a peer that were not satisfied at once */
   uint64_t wait_ns;         /**< time spent in them */
   uint64_t shm_bytes;       /**< size of the shared region of this communicator (shm, inproc) */
+  uint64_t threads;         /**< threads that code large calls; fewer than asked for if they could not be started */
 } echo_stats_t;
 #define ECHO_STATS_INITIALIZER \
-  { sizeof(echo_stats_t), 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0 }
+  { sizeof(echo_stats_t), 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0 }
 
 ECHO_API echo_result_t echo_comm_stats(echo_comm_t comm, echo_stats_t* stats);
 
 /* ---- feedback ------------------------------------------------------------------------------------------------ */
 
-/** Creates the residuals (fp32, zero) of one pass at a time, for tensors of up to `capacity` elements.
- * Memory: one fp32 per element for the sender residual plus 1/size of it for the owner residual.
+/** Creates the residuals (zero) of one pass at a time, for tensors of up to `capacity` elements, kept as `store` says.
+ * Memory: one value per element for the sender residual plus 1/size of it for the owner residual.
  * One feedback object serves one chain of calls whose outputs add up with equal weight (a residual stream). */
-ECHO_API echo_result_t echo_feedback_create(echo_comm_t comm, size_t capacity, echo_feedback_t* feedback);
+ECHO_API echo_result_t echo_feedback_create(echo_comm_t comm, size_t capacity, echo_store_t store,
+                                            echo_feedback_t* feedback);
 
 /** Begins a new pass: residuals become zero, the next call fixes count, row length and rotation of the pass. */
 ECHO_API echo_result_t echo_feedback_reset(echo_feedback_t feedback);
@@ -214,17 +223,30 @@ typedef struct echo_range {
   echo_switch_t rotation; /**< default on */
   int64_t group_begin;    /**< groups [group_begin, group_end) of echo_groups(count, row_length) */
   int64_t group_end;
+  int64_t
+      part_begin; /**< the call works on groups [part_begin, part_end) of the range alone, for callers that divide the */
+  int64_t part_end;  /**< work among threads; buffers are still those of the range. Both 0: on the whole range */
+  const char* codec; /**< a name that echo_codec_name() gives, or NULL: the codec in use */
 } echo_range_t;
 #define ECHO_RANGE_INITIALIZER \
-  { sizeof(echo_range_t), ECHO_FLOAT32, 0, 0, 0, ECHO_DEFAULT, 0, 0 }
+  { sizeof(echo_range_t), ECHO_FLOAT32, 0, 0, 0, ECHO_DEFAULT, 0, 0, 0, 0, NULL }
 
-/** Residuals of a rank, rotated domain, updated by the call. */
+/** Residuals of a rank, rotated domain, updated by the call. Each is echo_residual_bytes() long: 64 values for each group
+ * (float, int8_t or int16_t, element order), then, for int8 and int16, one scale for each group (bf16). Bytes of zero
+ * mean that nothing is owed. Aligned to the size of a value. */
 typedef struct echo_residuals {
-  float* sender;       /**< 64 values for each group of the whole tensor, or NULL: no sender residual */
-  float* owner;        /**< 64 values for each group of [owner_begin, owner_end), or NULL: no owner residual */
+  size_t size;         /**< sizeof(echo_residuals_t), set by the initializer */
+  echo_store_t store;  /**< how both are kept; ECHO_STORE_AUTO is ECHO_STORE_FP32 here */
+  void* sender;        /**< for all groups of the tensor, or NULL: no sender residual */
+  void* owner;         /**< for groups [owner_begin, owner_end), or NULL: no owner residual */
   int64_t owner_begin; /**< first group of this rank's chunk */
   int64_t owner_end;
 } echo_residuals_t;
+#define ECHO_RESIDUALS_INITIALIZER \
+  { sizeof(echo_residuals_t), ECHO_STORE_AUTO, NULL, NULL, 0, 0 }
+
+/** Bytes of a residual of `groups` groups. -1 when groups is negative or store unknown. */
+ECHO_API int64_t echo_residual_bytes(int64_t groups, echo_store_t store);
 
 /** Names of the codecs that this processor can run, the fastest first, "reference" last; NULL past the end. All give the
  * same bits. Constant strings; thread-safe. */
@@ -258,9 +280,11 @@ ECHO_API echo_result_t echo_reduce(const echo_range_t* range, const void* const*
                                    void* out_encoded, uint64_t* poisoned);
 
 /** Decodes the range into the tensor `out` (its first element). parts = 1: two-shot's sum; parts = size: one-shot,
- * summed in rank order. divisor: as for echo_reduce(). Residuals of poisoned groups become 0. */
+ * summed in rank order. divisor: as for echo_reduce(). Residuals of poisoned groups become 0.
+ * add: 0 overwrites `out`; 1 adds to it, out = round(out + decoded) with one fp32 addition and one rounding to the type
+ * (poisoned groups become NaN all the same). */
 ECHO_API echo_result_t echo_decode(const echo_range_t* range, const void* const* encoded, int parts, int divisor,
-                                   const echo_residuals_t* residuals, void* out, uint64_t* poisoned);
+                                   int add, const echo_residuals_t* residuals, void* out, uint64_t* poisoned);
 
 #ifdef __cplusplus
 }

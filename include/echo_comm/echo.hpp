@@ -84,9 +84,10 @@ struct Config {
   echo_switch_t batch_invariant = ECHO_DEFAULT;  ///< (all ranks) a token's result depends on its own values alone
   echo_log_fn log = nullptr;                     ///< receives log lines
   void* log_context = nullptr;                   ///< handed to `log`; must outlive the communicator
+  int threads = 0;                               ///< threads that code large calls
 
   [[nodiscard]] echo_config_t to_c() const noexcept {
-    return {sizeof(echo_config_t), timeout.count(), slot_bytes, batch_invariant, log, log_context};
+    return {sizeof(echo_config_t), timeout.count(), slot_bytes, batch_invariant, log, log_context, threads};
   }
 };
 
@@ -175,9 +176,9 @@ class Communicator {
 class Feedback {
  public:
   /** For tensors of up to `capacity` elements; starts with a fresh pass. May outlive `comm`, but is then useless. */
-  Feedback(const Communicator& comm, std::size_t capacity) {
+  Feedback(const Communicator& comm, std::size_t capacity, echo_store_t store = ECHO_STORE_AUTO) {
     echo_feedback_t feedback = nullptr;
-    check(echo_feedback_create(comm.get(), capacity, &feedback));
+    check(echo_feedback_create(comm.get(), capacity, store, &feedback));
     feedback_.reset(feedback);
   }
 

@@ -53,7 +53,7 @@ echo_result_t echo_all_reduce(const void* in, void* out, size_t count, echo_dtyp
   });
 }
 
-echo_result_t echo_feedback_create(echo_comm_t comm, size_t capacity, echo_feedback_t* feedback) {
+echo_result_t echo_feedback_create(echo_comm_t comm, size_t capacity, echo_store_t store, echo_feedback_t* feedback) {
   using namespace echo_comm::core;
   return guarded([&] {
     require(comm != nullptr, ErrorCode::kArgument, "comm is NULL");
@@ -61,7 +61,8 @@ echo_result_t echo_feedback_create(echo_comm_t comm, size_t capacity, echo_feedb
     *feedback = nullptr;
     const int64_t elements = read_count(capacity, "capacity");
     const Communicator& communicator = comm->communicator;
-    *feedback = new echo_feedback_object{comm, Feedback(elements, communicator.rank(), communicator.size())};
+    const std::optional<Store> wanted = read_store(store);
+    *feedback = new echo_feedback_object{comm, Feedback(elements, communicator.rank(), communicator.size(), wanted)};
   });
 }
 

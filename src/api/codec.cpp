@@ -1,3 +1,5 @@
+#include <algorithm>
+
 #include "api/handles.hpp"
 #include "codec/dispatch.hpp"
 
@@ -11,20 +13,43 @@ Block read_block(const echo_range_t* given) {
   const Block block{GroupLayout(read_count(range.count, "count"), read_count(range.row_length, "row_length")),
                     {range.group_begin, range.group_end},
                     read_format(range.bits, kBits, range.rotation),
-                    read_dtype(range.dtype)};
+                    read_dtype(range.dtype),
+                    {range.part_begin, range.part_end}};
   require(range.group_begin >= 0 && range.group_begin <= range.group_end && range.group_end <= block.layout.groups(),
           ErrorCode::kArgument, "groups [", range.group_begin, ", ", range.group_end, ") of a tensor of ",
           block.layout.groups(), " groups");
+  const GroupRange part = block.work();
+  require(part.begin >= block.range.begin && part.begin <= part.end && part.end <= block.range.end,
+          ErrorCode::kArgument, "part [", part.begin, ", ", part.end, ") of groups [", block.range.begin, ", ",
+          block.range.end, ")");
   return block;
+}
+
+// The codec of a range that read_block has accepted.
+const Codec& read_codec(const echo_range_t* given) {
+  const echo_range_t range = read_struct(given, echo_range_t ECHO_RANGE_INITIALIZER, "range");
+  return range.codec == nullptr ? active_codec() : existing_codec(range.codec, "codec ");
+}
+
+void check_aligned(const void* residual, Store store, const char* name) {
+  const auto alignment = static_cast<uintptr_t>(std::max<int64_t>(value_bytes(store), kScaleBytes));
+  require(reinterpret_cast<uintptr_t>(residual) % alignment == 0, ErrorCode::kArgument, "residual ", name, " is not ",
+          alignment, "-byte aligned");
 }
 
 Residuals read_residuals(const echo_residuals_t* given, const Block& block) {
   if (given == nullptr) return {};
-  require(given->owner == nullptr || (given->owner_begin >= 0 && given->owner_begin <= given->owner_end &&
-                                      given->owner_end <= block.layout.groups()),
-          ErrorCode::kArgument, "owner residual of groups [", given->owner_begin, ", ", given->owner_end,
-          ") of a tensor of ", block.layout.groups(), " groups");
-  return {given->sender, given->owner, {given->owner_begin, given->owner_end}};
+  const echo_residuals_t all = read_struct(given, echo_residuals_t ECHO_RESIDUALS_INITIALIZER, "residuals");
+  const GroupRange owned{all.owner_begin, all.owner_end};
+  const int64_t groups = block.layout.groups();
+  require(all.owner == nullptr || (owned.begin >= 0 && owned.begin <= owned.end && owned.end <= groups),
+          ErrorCode::kArgument, "owner residual of groups [", owned.begin, ", ", owned.end, ") of a tensor of ", groups,
+          " groups");
+  const Store store = read_store(all.store).value_or(Store::kFp32);
+  check_aligned(all.sender, store, "sender");
+  check_aligned(all.owner, store, "owner");
+  return {
+      store, {static_cast<std::byte*>(all.sender), groups}, {static_cast<std::byte*>(all.owner), owned.size()}, owned};
 }
 
 Payloads read_payloads(const void* const* encoded, int parts, int own, const Block& block) {
@@ -102,6 +127,17 @@ echo_result_t echo_select(size_t count, size_t row_length, int bits, int size, i
   });
 }
 
+int64_t echo_residual_bytes(int64_t groups, echo_store_t store) {
+  using namespace echo_comm::core;
+  int64_t bytes = -1;
+  guarded([&] {
+    require(groups >= 0 && groups <= kMaxCount, ErrorCode::kArgument, "groups: ", groups, "; expected 0 to ",
+            kMaxCount);
+    bytes = residual_bytes(groups, read_store(store).value_or(Store::kFp32));
+  });
+  return bytes;
+}
+
 echo_result_t echo_encoded_size(const echo_range_t* range, size_t* bytes) {
   using namespace echo_comm::core;
   return guarded([&] {
@@ -118,7 +154,7 @@ echo_result_t echo_encode(const echo_range_t* range, const void* in, const echo_
     check_tensor(block, in, "in");
     check_output(block, encoded);
     count(poisoned,
-          active_codec().encode(block, in, read_residuals(residuals, block), static_cast<std::byte*>(encoded)));
+          read_codec(range).encode(block, in, read_residuals(residuals, block), static_cast<std::byte*>(encoded)));
   });
 }
 
@@ -134,12 +170,12 @@ echo_result_t echo_reduce(const echo_range_t* range, const void* const* encoded,
     check_tensor(block, in, "in");
     check_output(block, out_encoded);
     const ReduceOptions options{rank, batch_invariant != 0, divisor};
-    count(poisoned, active_codec().reduce(block, payloads, in, read_residuals(residuals, block), options,
-                                          static_cast<std::byte*>(out_encoded)));
+    count(poisoned, read_codec(range).reduce(block, payloads, in, read_residuals(residuals, block), options,
+                                             static_cast<std::byte*>(out_encoded)));
   });
 }
 
-echo_result_t echo_decode(const echo_range_t* range, const void* const* encoded, int parts, int divisor,
+echo_result_t echo_decode(const echo_range_t* range, const void* const* encoded, int parts, int divisor, int add,
                           const echo_residuals_t* residuals, void* out, uint64_t* poisoned) {
   using namespace echo_comm::core;
   return guarded([&] {
@@ -147,9 +183,11 @@ echo_result_t echo_decode(const echo_range_t* range, const void* const* encoded,
     require(divisor >= 1, ErrorCode::kArgument, "divisor: ", divisor, "; expected 1 or more");
     require(!block.format.exact() || parts == 1, ErrorCode::kArgument, "parts: ", parts,
             "; the exact path is two-shot, it decodes one part");
+    require(add == 0 || add == 1, ErrorCode::kArgument, "add: ", add, " is not 0 or 1");
     constexpr int kNone = -1;
     const Payloads payloads = read_payloads(encoded, parts, kNone, block);
     check_tensor(block, out, "out");
-    count(poisoned, active_codec().decode(block, payloads, read_residuals(residuals, block), divisor, out));
+    count(poisoned,
+          read_codec(range).decode(block, payloads, read_residuals(residuals, block), {divisor, add == 1}, out));
   });
 }

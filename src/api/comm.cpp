@@ -1,3 +1,4 @@
+#include <algorithm>
 #include <cstdio>
 #include <memory>
 
@@ -33,9 +34,13 @@ CommSettings read_config(const echo_config_t* given) {
   require(config.slot_bytes == 0 || (config.slot_bytes >= kMinSlot && config.slot_bytes <= kMaxSlot),
           ErrorCode::kArgument, "slot_bytes: ", config.slot_bytes, "; expected 0 (default) or ", kMinSlot, " to ",
           kMaxSlot);
+  constexpr int kMostThreads = 256;
+  require(config.threads >= 0 && config.threads <= kMostThreads, ErrorCode::kArgument, "threads: ", config.threads,
+          "; expected 0 (default) to ", kMostThreads);
   CommSettings result;
   result.settings.timeout = std::chrono::milliseconds(config.timeout_ms != 0 ? config.timeout_ms : env.timeout_ms);
   result.settings.batch_invariant = read_switch(config.batch_invariant, false, "batch_invariant");
+  result.settings.threads = config.threads != 0 ? config.threads : static_cast<int>(env.threads);
   result.slot_bytes = config.slot_bytes != 0 ? config.slot_bytes : env.slot_bytes;
   result.log = config.log != nullptr ? config.log : env.debug ? log_to_stderr : nullptr;
   result.log_context = config.log_context;
@@ -48,15 +53,17 @@ uint64_t fingerprint(const Settings& settings) {
 }
 
 echo_comm_t make_comm(std::unique_ptr<Transport> transport, const CommSettings& settings) {
-  auto comm =
-      std::make_unique<echo_comm_object>(echo_comm_object{Communicator(std::move(transport), settings.settings)});
+  Settings own = settings.settings;
+  if (own.threads == 0)
+    own.threads = std::max(1, usable_processors() / transport->size());  // all ranks are on this host
+  auto comm = std::make_unique<echo_comm_object>(echo_comm_object{Communicator(std::move(transport), own)});
   if (settings.log != nullptr) {
     const Transport& joined = comm->communicator.transport();
-    const std::string line =
-        text("version ", ECHO_VERSION_STRING, ", transport ", joined.name(), ", rank ", joined.rank(), " of ",
-             joined.size(), ", messages up to ", joined.max_message(), " bytes, ", joined.shared_bytes(),
-             " bytes shared, codec ", active_codec().name(), ", timeout ", settings.settings.timeout.count(),
-             " ms, batch invariant ", settings.settings.batch_invariant ? "on" : "off");
+    const std::string line = text("version ", ECHO_VERSION_STRING, ", transport ", joined.name(), ", rank ",
+                                  joined.rank(), " of ", joined.size(), ", messages up to ", joined.max_message(),
+                                  " bytes, ", joined.shared_bytes(), " bytes shared, codec ", active_codec().name(),
+                                  " on ", own.threads, " threads, timeout ", settings.settings.timeout.count(),
+                                  " ms, batch invariant ", settings.settings.batch_invariant ? "on" : "off");
     settings.log(ECHO_LOG_INFO, line.c_str(), settings.log_context);
   }
   return comm.release();
@@ -138,6 +145,7 @@ echo_result_t echo_comm_stats(echo_comm_t comm, echo_stats_t* stats) {
     all.waits = waits.waits;
     all.wait_ns = waits.wait_ns;
     all.shm_bytes = transport.shared_bytes();
+    all.threads = static_cast<uint64_t>(comm->communicator.threads());
     // A caller with an older header has a shorter struct: it gets the fields it knows.
     const std::size_t size = std::min(stats->size, sizeof all);
     all.size = stats->size;

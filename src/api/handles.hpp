@@ -2,6 +2,7 @@
 #pragma once
 
 #include <new>
+#include <optional>
 #include <string>
 #include <utility>
 
@@ -56,6 +57,7 @@ Struct read_struct(const Struct* given, const Struct& defaults, const char* name
 bool read_switch(echo_switch_t value, bool otherwise, const char* name);
 Dtype read_dtype(echo_dtype_t dtype);
 Format read_format(int bits, int default_bits, echo_switch_t rotation);
+std::optional<Store> read_store(echo_store_t store);  // none: ECHO_STORE_AUTO
 int64_t read_count(std::size_t count, const char* name);
 
 // Null only when there is nothing to read or write; aligned to the element size.

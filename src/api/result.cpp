@@ -50,6 +50,17 @@ Format read_format(int bits, int default_bits, echo_switch_t rotation) {
   return {wanted, read_switch(rotation, true, "rotation")};
 }
 
+std::optional<Store> read_store(echo_store_t store) {
+  switch (store) {
+    case ECHO_STORE_AUTO: return std::nullopt;
+    case ECHO_STORE_FP32: return Store::kFp32;
+    case ECHO_STORE_INT8: return Store::kInt8;
+    case ECHO_STORE_INT16: return Store::kInt16;
+  }
+  fail(ErrorCode::kArgument, "store: ", static_cast<int>(store),
+       " is not ECHO_STORE_AUTO (0), _FP32 (1), _INT8 (2) or _INT16 (3)");
+}
+
 int64_t read_count(std::size_t count, const char* name) {
   require(count <= static_cast<std::size_t>(kMaxCount), ErrorCode::kArgument, name, ": ", count,
           " is more than the largest tensor of ", kMaxCount, " elements");

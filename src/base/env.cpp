@@ -27,6 +27,7 @@ Env Env::read() {
   env.timeout_ms = read_number("ECHO_TIMEOUT_MS", 1, 86'400'000, env.timeout_ms);
   env.slot_bytes = read_number("ECHO_SHM_SLOT_BYTES", 4096, 64 << 20, env.slot_bytes);
   if (const char* codec = std::getenv("ECHO_CODEC"); codec != nullptr) env.codec = codec;
+  env.threads = read_number("ECHO_THREADS", 1, 256, env.threads);
   env.debug = read_number("ECHO_DEBUG", 0, 1, 0) == 1;
   return env;
 }

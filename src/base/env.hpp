@@ -13,6 +13,9 @@ struct Env {
   int64_t slot_bytes = 0;
   // ECHO_CODEC: name of the codec to use (echo_codec_name lists them). Empty: the fastest this processor can run.
   std::string codec;
+  // ECHO_THREADS: threads that code large calls, 1 .. 256; each rank's own choice. 0: the processors this process may
+  // use, shared among the ranks of this host.
+  int64_t threads = 0;
   // ECHO_DEBUG: 1 prints the log lines of communicators without a log callback to stderr. Default 0.
   bool debug = false;
 

@@ -11,22 +11,11 @@
 #include <cstdint>
 #include <span>
 
+#include "codec/residual.hpp"
 #include "wire/format.hpp"
 #include "wire/layout.hpp"
 
 namespace echo_comm::core {
-
-// Residuals of this rank in the rotated domain, 64 values a group. Null: none.
-struct Residuals {
-  float* sender = nullptr;  // group 0 of the tensor first
-  float* owner = nullptr;   // group owned.begin first
-  GroupRange owned;
-
-  [[nodiscard]] float* sender_of(int64_t group) const { return sender == nullptr ? nullptr : sender + group * kGroup; }
-  [[nodiscard]] float* owner_of(int64_t group) const {
-    return owner == nullptr || !owned.contains(group) ? nullptr : owner + (group - owned.begin) * kGroup;
-  }
-};
 
 // What a sweep works on: groups `range` of a tensor.
 struct Block {
@@ -34,7 +23,9 @@ struct Block {
   GroupRange range;
   Format format;
   Dtype dtype;
+  GroupRange part = {};  // groups of the range that this sweep is for; payloads are those of the range. {}: all
 
+  [[nodiscard]] GroupRange work() const { return part == GroupRange{} ? range : part; }
   [[nodiscard]] int64_t encoded_bytes() const { return encoded_size(layout, range, format, dtype); }
 };
 
@@ -45,6 +36,11 @@ struct ReduceOptions {
   int rank = 0;                  // whose addend comes from `in`
   bool batch_invariant = false;  // own addend coded too, with its sender residual
   int divisor = 1;               // exact path only: applied before the sum is rounded to the type
+};
+
+struct DecodeOptions {
+  int divisor = 1;   // coded formats only
+  bool add = false;  // out += decoded, in fp32 and rounded once
 };
 
 class Codec {
@@ -61,10 +57,10 @@ class Codec {
   virtual int64_t reduce(const Block& block, Payloads payloads, const void* in, const Residuals& residuals,
                          const ReduceOptions& options, std::byte* payload) const = 0;
 
-  // out: the whole tensor. One payload: the coded sum. Several: their sum, in order. divisor: coded formats only.
+  // out: the whole tensor. One payload: the coded sum. Several: their sum, in order.
   // Residuals of groups that come out as NaN become 0. Returns the number of those groups.
-  virtual int64_t decode(const Block& block, Payloads payloads, const Residuals& residuals, int divisor,
-                         void* out) const = 0;
+  virtual int64_t decode(const Block& block, Payloads payloads, const Residuals& residuals,
+                         const DecodeOptions& options, void* out) const = 0;
 };
 
 // The specification, literally; what every other implementation is compared with.

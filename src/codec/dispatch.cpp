@@ -24,17 +24,15 @@ const Codec* codec_named(std::string_view name) {
   return nullptr;
 }
 
+const Codec& existing_codec(std::string_view name, std::string_view what) {
+  if (const Codec* codec = codec_named(name); codec != nullptr) return *codec;
+  std::string names;
+  for (const Codec* one : available_codecs()) names += text(names.empty() ? "" : ", ", one->name());
+  fail(ErrorCode::kArgument, what, name, ": this processor can run ", names);
+}
+
 const Codec& active_codec() {
-  static const Codec& active = [&]() -> const Codec& {
-    const std::string wanted = Env::read().codec;
-    const Codec* codec = codec_named(wanted);
-    if (codec == nullptr) {
-      std::string names;
-      for (const Codec* one : available_codecs()) names += text(names.empty() ? "" : ", ", one->name());
-      fail(ErrorCode::kArgument, "ECHO_CODEC=", wanted, ": this processor can run ", names);
-    }
-    return *codec;
-  }();
+  static const Codec& active = existing_codec(Env::read().codec, "ECHO_CODEC=");
   return active;
 }
 

@@ -41,4 +41,8 @@ bool is_poisoned(ConstGroupValues v);
 bool all_finite(ConstGroupValues v);
 bool is_poisoned_scale(uint16_t scale);
 
+// Scales below 2^118: nothing that 64 codes of up to 8 bits make of them, rotated or not, leaves the finite numbers.
+// Encoders write larger ones only for values near the limit of 2^124; other bytes may hold any.
+constexpr bool is_moderate_scale(uint16_t scale) { return (scale & 0x7FFFU) < 0x7A80U; }
+
 }  // namespace echo_comm::core

@@ -17,23 +17,24 @@ struct ReferenceKernel {
   static const char* name() { return "reference"; }
   using Group = std::array<float, kGroup>;
 
-  static Group zero() { return {}; }
+  static void zero(Group& v) { v = {}; }
 
   template <typename Element>
-  static Group load(const typename Element::Stored* stored) {
-    Group v;
+  static void load(const typename Element::Stored* stored, Group& v) {
     for (int i = 0; i < kGroup; ++i) v[i] = Element::load(stored[i]);
-    return v;
   }
   template <typename Element>
   static void store(const Group& v, typename Element::Stored* stored) {
     for (int i = 0; i < kGroup; ++i) stored[i] = Element::store(v[i]);
   }
-  static Group from(const float* floats) { return load<Fp32>(floats); }
+  template <typename Element>
+  static void store_bounded(const Group& v, typename Element::Stored* stored) {
+    store<Element>(v, stored);
+  }
+  static void from(const float* floats, Group& v) { load<Fp32>(floats, v); }
   static void to(const Group& v, float* floats) { std::copy(v.begin(), v.end(), floats); }
 
   static void rotate(Group& v) { core::rotate(v); }
-  static void add(Group& v, const float* addend) { core::add(v, addend); }
   static void add(Group& v, const Group& addend) { core::add(v, addend.data()); }
   static void divide(Group& v, float divisor) {
     for (float& x : v) x /= divisor;
@@ -41,13 +42,40 @@ struct ReferenceKernel {
   static bool is_poisoned(const Group& v) { return core::is_poisoned(v); }
   static bool all_finite(const Group& v) { return core::all_finite(v); }
 
-  static uint16_t encode(const Group& v, int bits, uint8_t* codes, float* residual) {
-    return encode_group(v, bits, codes, residual);
-  }
-  static Group decode(const uint8_t* codes, uint16_t scale, int bits) {
-    Group v;
-    decode_group(codes, scale, bits, v);
-    return v;
+  static void owed(const GroupResidual& residual, Group& e) { load_residual(residual, e); }
+  static void keep(const Group& e, const GroupResidual& residual) { store_residual(e, residual); }
+
+  // One group at a time.
+  class Tile {
+   public:
+    void put(const Group& v, const GroupResidual& residual) {
+      v_ = v;
+      residual_ = residual;
+      size_ = 1;
+    }
+    [[nodiscard]] int size() const { return size_; }
+    [[nodiscard]] bool full() const { return size_ == 1; }
+
+    int64_t encode(int bits, uint8_t* codes, std::byte* scales) {
+      if (size_ == 0) return 0;
+      size_ = 0;
+      Group rest;
+      const uint16_t scale = encode_group(v_, bits, codes, residual_ ? rest.data() : nullptr);
+      std::memcpy(scales, &scale, sizeof scale);
+      if (residual_) store_residual(rest, residual_);
+      return is_poisoned_scale(scale) ? 1 : 0;
+    }
+
+   private:
+    Group v_;
+    GroupResidual residual_;
+    int size_ = 0;
+  };
+
+  static void decode(const uint8_t* codes, uint16_t scale, int bits, Group& v) { decode_group(codes, scale, bits, v); }
+  static void decode_turned(const uint8_t* codes, uint16_t scale, int bits, Group& v) {
+    decode(codes, scale, bits, v);
+    rotate(v);
   }
 };
 

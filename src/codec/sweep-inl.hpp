@@ -5,12 +5,20 @@
 // instruction set by simd.cpp, inside its namespace and with its compiler target: hence no include guard, no includes.
 //
 //   Kernel::Group                                  64 values, rotated domain or not
-//   Kernel::zero()                                 all +0
-//   Kernel::load<Element>(stored), store<Element>  64 stored elements <-> group
-//   Kernel::from(floats), to(group, floats)        64 floats <-> group
+//   Kernel::zero(group)                            all +0
+//   Kernel::load<Element>(stored, group)           64 stored elements -> group
+//   Kernel::store<Element>(group, stored)          back; store_bounded where no value is a NaN
+//   Kernel::from(floats, group), to(group, floats) 64 floats <-> group
+//   Kernel::owed(residual, group), keep(group, residual)
+//                                                  residual of one group <-> group
 //   Kernel::rotate, add, divide                    in place
 //   Kernel::is_poisoned, all_finite
-//   Kernel::encode, decode                         as encode_group, decode_group of group.hpp
+//   Kernel::decode(codes, scale, bits, group)      as decode_group of group.hpp
+//   Kernel::decode_turned(...)                     the same, then rotated; moderate scales only
+//   Kernel::Tile                                   a few groups on their way to codes; as encode_group for each
+
+// Groups are handed on by reference and inlined: compilers copy structs of vectors through memory, word by word.
+#define ECHO_INLINE __attribute__((always_inline)) inline
 
 // Payload of a coded range: all codes, then all scales.
 template <typename Byte>
@@ -32,9 +40,36 @@ struct CodedPayload {
   void set_scale(int64_t index, uint16_t bits16) const { std::memcpy(scale_at(index), &bits16, sizeof bits16); }
 };
 
-inline void clear(float* residual) {
-  if (residual != nullptr) std::fill_n(residual, kGroup, 0.0F);
-}
+// Collects groups and encodes them a tile at a time: the steps of one group wait for each other, those of several
+// groups need not.
+template <typename Kernel>
+class Encoder {
+ public:
+  Encoder(const CodedPayload<std::byte>& payload, int64_t first) : payload_(payload), next_(first) {}
+
+  void put(const typename Kernel::Group& v, const GroupResidual& residual) {
+    tile_.put(v, residual);
+    if (tile_.full()) flush();
+  }
+
+  // Number of poisoned groups.
+  int64_t finish() {
+    flush();
+    return poisoned_;
+  }
+
+ private:
+  void flush() {
+    const int count = tile_.size();
+    poisoned_ += tile_.encode(payload_.bits, payload_.codes(next_), payload_.scale_at(next_));
+    next_ += count;
+  }
+
+  typename Kernel::Tile tile_;
+  CodedPayload<std::byte> payload_;
+  int64_t next_;
+  int64_t poisoned_ = 0;
+};
 
 template <typename Kernel, typename Element>
 class Sweep {
@@ -46,51 +81,59 @@ class Sweep {
   Sweep(const Block& block, const Residuals& residuals) : block_(block), residuals_(residuals) {}
 
   int64_t encode(const Stored* in, std::byte* payload) const {
-    int64_t poisoned = 0;
-    const CodedPayload<std::byte> coded = coded_payload(payload);
-    for (int64_t group = block_.range.begin; group < block_.range.end; ++group) {
-      if (block_.format.exact()) {
-        encode_exact(in, group, payload);
-        continue;
-      }
-      Group v = own_addend(in, group);
-      if (float* owner = residuals_.owner_of(group); owner != nullptr) {
-        Kernel::add(v, owner);
-        clear(owner);
-      }
-      poisoned += finish(v, group, coded, residuals_.sender_of(group));
+    const GroupRange work = block_.work();
+    if (block_.format.exact()) {
+      for (int64_t group = work.begin; group < work.end; ++group) encode_exact(in, group, payload);
+      return 0;
     }
-    return poisoned;
+    Encoder<Kernel> encoder(coded_payload(payload), work.begin - block_.range.begin);
+    for (int64_t group = work.begin; group < work.end; ++group) {
+      Group v;
+      own_addend(in, group, v);
+      if (const GroupResidual owner = residuals_.owner_of(group)) {
+        add_owed(owner, v);
+        clear_residual(owner);
+      }
+      encoder.put(v, residuals_.sender_of(group));
+    }
+    return encoder.finish();
   }
 
   int64_t reduce(Payloads payloads, const Stored* in, const ReduceOptions& options, std::byte* payload) const {
-    int64_t poisoned = 0;
-    const CodedPayload<std::byte> coded = coded_payload(payload);
-    for (int64_t group = block_.range.begin; group < block_.range.end; ++group) {
-      if (block_.format.exact()) {
-        reduce_exact(payloads, in, group, options, payload);
-        continue;
-      }
-      Group total = Kernel::zero();
-      for (std::size_t rank = 0; rank < payloads.size(); ++rank) {
-        const bool own = static_cast<int>(rank) == options.rank;
-        Kernel::add(total, own ? unrounded(in, group, options.batch_invariant) : received(payloads[rank], group));
-      }
-      float* owner = residuals_.owner_of(group);
-      if (owner != nullptr) Kernel::add(total, owner);
-      poisoned += finish(total, group, coded, owner);
+    const GroupRange work = block_.work();
+    if (block_.format.exact()) {
+      for (int64_t group = work.begin; group < work.end; ++group) reduce_exact(payloads, in, group, options, payload);
+      return 0;
     }
-    return poisoned;
+    Encoder<Kernel> encoder(coded_payload(payload), work.begin - block_.range.begin);
+    for (int64_t group = work.begin; group < work.end; ++group) {
+      Group total;
+      Kernel::zero(total);
+      for (std::size_t rank = 0; rank < payloads.size(); ++rank) {
+        Group addend;
+        if (static_cast<int>(rank) == options.rank) {
+          unrounded(in, group, options.batch_invariant, addend);
+        } else {
+          received(payloads[rank], group, addend);
+        }
+        Kernel::add(total, addend);
+      }
+      const GroupResidual owner = residuals_.owner_of(group);
+      if (owner) add_owed(owner, total);
+      encoder.put(total, owner);
+    }
+    return encoder.finish();
   }
 
-  int64_t decode(Payloads payloads, int divisor, Stored* out) const {
+  int64_t decode(Payloads payloads, const DecodeOptions& options, Stored* out) const {
+    const GroupRange work = block_.work();
     int64_t poisoned = 0;
-    for (int64_t group = block_.range.begin; group < block_.range.end; ++group) {
-      const bool bad =
-          block_.format.exact() ? !decode_exact(payloads[0], group, out) : !decode_coded(payloads, group, divisor, out);
+    for (int64_t group = work.begin; group < work.end; ++group) {
+      const bool bad = block_.format.exact() ? !decode_exact(payloads[0], group, options.add, out)
+                                             : !decode_coded(payloads, group, options, out);
       if (!bad) continue;
-      clear(residuals_.sender_of(group));
-      clear(residuals_.owner_of(group));
+      clear_residual(residuals_.sender_of(group));
+      clear_residual(residuals_.owner_of(group));
       poisoned += block_.format.exact() ? 0 : 1;
     }
     return poisoned;
@@ -108,75 +151,104 @@ class Sweep {
   // ---- coded formats ----
 
   // Missing values at the end of a row or tensor are 0.
-  Group load(const Stored* in, int64_t group) const {
+  ECHO_INLINE void load(const Stored* in, int64_t group, Group& v) const {
     const GroupPlace place = block_.layout.place(group);
-    if (place.valid == kGroup) return Kernel::template load<Element>(in + place.first);
+    if (place.valid == kGroup) return Kernel::template load<Element>(in + place.first, v);
     std::array<Stored, kGroup> padded{};
     std::copy_n(in + place.first, place.valid, padded.begin());
-    return Kernel::template load<Element>(padded.data());
+    Kernel::template load<Element>(padded.data(), v);
+  }
+
+  ECHO_INLINE void add_owed(const GroupResidual& residual, Group& v) const {
+    Group e;
+    Kernel::owed(residual, e);
+    Kernel::add(v, e);
   }
 
   // Hx + e.
-  Group own_addend(const Stored* in, int64_t group) const {
-    Group v = load(in, group);
+  ECHO_INLINE void own_addend(const Stored* in, int64_t group, Group& v) const {
+    load(in, group, v);
     if (rotation()) Kernel::rotate(v);
-    if (const float* sender = residuals_.sender_of(group); sender != nullptr) Kernel::add(v, sender);
-    return v;
-  }
-
-  // Encodes into the payload; 1 if the group is poisoned.
-  int64_t finish(const Group& v, int64_t group, const CodedPayload<std::byte>& coded, float* residual) const {
-    const int64_t index = group - block_.range.begin;
-    const uint16_t scale = Kernel::encode(v, bits(), coded.codes(index), residual);
-    coded.set_scale(index, scale);
-    return is_poisoned_scale(scale) ? 1 : 0;
+    if (const GroupResidual sender = residuals_.sender_of(group)) add_owed(sender, v);
   }
 
   // The owner's own addend enters the sum unrounded, so nothing of it is owed; batch invariant: coded like the others.
-  Group unrounded(const Stored* in, int64_t group, bool batch_invariant) const {
-    Group v = own_addend(in, group);
-    float* sender = residuals_.sender_of(group);
-    if (!batch_invariant) {
-      clear(sender);
-      return v;
-    }
+  ECHO_INLINE void unrounded(const Stored* in, int64_t group, bool batch_invariant, Group& v) const {
+    own_addend(in, group, v);
+    const GroupResidual sender = residuals_.sender_of(group);
+    if (!batch_invariant) return clear_residual(sender);
     std::array<uint8_t, kGroup> codes;
-    const uint16_t scale = Kernel::encode(v, bits(), codes.data(), sender);
-    return Kernel::decode(codes.data(), scale, bits());
+    std::array<std::byte, kScaleBytes> scale;
+    typename Kernel::Tile one;
+    one.put(v, sender);
+    one.encode(bits(), codes.data(), scale.data());
+    Kernel::decode(codes.data(), std::bit_cast<uint16_t>(scale), bits(), v);
   }
 
-  Group received(const std::byte* payload, int64_t group) const {
+  ECHO_INLINE void received(const std::byte* payload, int64_t group, Group& v) const {
     const CodedPayload<const std::byte> coded = coded_payload(payload);
     const int64_t index = group - block_.range.begin;
-    return Kernel::decode(coded.codes(index), coded.scale(index), bits());
+    Kernel::decode(coded.codes(index), coded.scale(index), bits(), v);
   }
 
   // False: the group is poisoned, out holds NaN.
-  bool decode_coded(Payloads payloads, int64_t group, int divisor, Stored* out) const {
-    Group v = received(payloads[0], group);
-    bool poisoned = !Kernel::all_finite(v);  // a coded sum was checked by its owner, only its scale says so
-    if (payloads.size() > 1) {
-      Group total = Kernel::zero();
-      Kernel::add(total, v);
-      for (const std::byte* payload : payloads.subspan(1)) Kernel::add(total, received(payload, group));
-      v = total;
-      poisoned = Kernel::is_poisoned(v);
-    }
-    const GroupPlace place = block_.layout.place(group);
-    if (poisoned) {
-      std::fill_n(out + place.first, place.valid, Element::nan());
-      return false;
-    }
-    if (rotation()) Kernel::rotate(v);
-    if (divisor != 1) Kernel::divide(v, static_cast<float>(divisor));
-    if (place.valid == kGroup) {
-      Kernel::template store<Element>(v, out + place.first);
+  ECHO_INLINE bool decode_coded(Payloads payloads, int64_t group, const DecodeOptions& options, Stored* out) const {
+    Group v;
+    bool bounded = true;  // no value is a NaN, whatever the rotation made of them
+    if (payloads.size() == 1) {
+      if (!decode_sum(payloads[0], group, v, bounded)) return poison(group, out);
     } else {
-      std::array<Stored, kGroup> padded;
-      Kernel::template store<Element>(v, padded.data());
-      std::copy_n(padded.begin(), place.valid, out + place.first);
+      Kernel::zero(v);
+      for (const std::byte* payload : payloads) {
+        Group addend;
+        received(payload, group, addend);
+        Kernel::add(v, addend);
+      }
+      if (Kernel::is_poisoned(v)) return poison(group, out);
+      if (rotation()) Kernel::rotate(v);
     }
+    if (options.divisor != 1) Kernel::divide(v, static_cast<float>(options.divisor));
+    if (options.add) {
+      Group before;
+      load(out, group, before);
+      Kernel::add(v, before);
+      bounded = false;
+    }
+    store(v, group, bounded, out);
     return true;
+  }
+
+  // A coded sum, rotated back. Its owner has checked it, so only a scale that is not finite makes the group poisoned
+  // (false). No encoder writes a scale that is not moderate, but for values near the limit of 2^124.
+  ECHO_INLINE bool decode_sum(const std::byte* payload, int64_t group, Group& v, bool& bounded) const {
+    const CodedPayload<const std::byte> coded = coded_payload(payload);
+    const int64_t index = group - block_.range.begin;
+    const uint16_t scale = coded.scale(index);
+    bounded = is_moderate_scale(scale);
+    if (rotation() && bounded) {
+      Kernel::decode_turned(coded.codes(index), scale, bits(), v);
+      return true;
+    }
+    Kernel::decode(coded.codes(index), scale, bits(), v);
+    if (bounded) return true;
+    if (!Kernel::all_finite(v)) return false;
+    if (rotation()) Kernel::rotate(v);
+    return true;
+  }
+
+  bool poison(int64_t group, Stored* out) const {
+    const GroupPlace place = block_.layout.place(group);
+    std::fill_n(out + place.first, place.valid, Element::nan());
+    return false;
+  }
+
+  ECHO_INLINE void store(const Group& v, int64_t group, bool bounded, Stored* out) const {
+    const GroupPlace place = block_.layout.place(group);
+    const bool whole = place.valid == kGroup;
+    std::array<Stored, kGroup> padded;
+    Stored* to = whole ? out + place.first : padded.data();
+    bounded ? Kernel::template store_bounded<Element>(v, to) : Kernel::template store<Element>(v, to);
+    if (!whole) std::copy_n(padded.begin(), place.valid, out + place.first);
   }
 
   // ---- exact path: plain loops over elements, which compilers vectorise ----
@@ -186,12 +258,20 @@ class Sweep {
     return (block_.layout.place(group).first - first) * static_cast<int64_t>(sizeof(Stored));
   }
 
-  Floats turned(const float* residual) const {
-    Group v = Kernel::from(residual);
+  // H e, and its inverse.
+  Floats turned(const GroupResidual& residual) const {
+    Group v;
+    Kernel::owed(residual, v);
     if (rotation()) Kernel::rotate(v);
     Floats floats;
     Kernel::to(v, floats.data());
     return floats;
+  }
+  void keep_turned(const Floats& rest, const GroupResidual& residual) const {
+    Group v;
+    Kernel::from(rest.data(), v);
+    if (rotation()) Kernel::rotate(v);
+    Kernel::keep(v, residual);
   }
 
   static Floats widen(const Stored* stored, int valid) {
@@ -207,8 +287,8 @@ class Sweep {
   // r = round(x + He) in the type, saturating where x is finite; e = H(x + He - r).
   void encode_exact(const Stored* in, int64_t group, std::byte* payload) const {
     const GroupPlace place = block_.layout.place(group);
-    float* sender = residuals_.sender_of(group);
-    if (sender == nullptr) {
+    const GroupResidual sender = residuals_.sender_of(group);
+    if (!sender) {
       std::memcpy(payload + exact_offset(group), in + place.first, place.valid * sizeof(Stored));
       return;
     }
@@ -226,8 +306,7 @@ class Sweep {
       sent[i] = Element::store(nearest);
       rest[i] = value - Element::load(sent[i]);
     }
-    rest = turned(rest.data());
-    std::copy(rest.begin(), rest.end(), sender);
+    keep_turned(rest, sender);
     std::memcpy(payload + exact_offset(group), sent.data(), place.valid * sizeof(Stored));
   }
 
@@ -239,9 +318,9 @@ class Sweep {
     for (std::size_t rank = 0; rank < payloads.size(); ++rank) {
       if (static_cast<int>(rank) == options.rank) {
         Floats own = widen(in + place.first, place.valid);
-        if (float* sender = residuals_.sender_of(group); sender != nullptr) {
+        if (const GroupResidual sender = residuals_.sender_of(group)) {
           add(own, turned(sender));
-          clear(sender);
+          clear_residual(sender);
         }
         add(total, own);
       } else {
@@ -249,9 +328,9 @@ class Sweep {
         add(total, widen(stored.data(), place.valid));
       }
     }
-    if (float* owner = residuals_.owner_of(group); owner != nullptr) {
+    if (const GroupResidual owner = residuals_.owner_of(group)) {
       add(total, turned(owner));
-      clear(owner);
+      clear_residual(owner);
     }
     for (int i = 0; i < place.valid; ++i) {
       stored[i] = Element::store(options.divisor == 1 ? total[i] : total[i] / static_cast<float>(options.divisor));
@@ -260,11 +339,17 @@ class Sweep {
   }
 
   // False: some element is not finite; it is delivered as it is, but nothing may stay owed for its group.
-  bool decode_exact(const std::byte* payload, int64_t group, Stored* out) const {
+  bool decode_exact(const std::byte* payload, int64_t group, bool add, Stored* out) const {
     const GroupPlace place = block_.layout.place(group);
-    std::memcpy(out + place.first, payload + exact_offset(group), place.valid * sizeof(Stored));
+    std::array<Stored, kGroup> stored;
+    std::memcpy(stored.data(), payload + exact_offset(group), place.valid * sizeof(Stored));
     bool finite = true;
-    for (int i = 0; i < place.valid; ++i) finite &= is_finite(Element::load(out[place.first + i]));
+    for (int i = 0; i < place.valid; ++i) {
+      const float value = Element::load(stored[i]);
+      finite &= is_finite(value);
+      if (add) stored[i] = Element::store(Element::load(out[place.first + i]) + value);
+    }
+    std::memcpy(out + place.first, stored.data(), place.valid * sizeof(Stored));
     return finite;
   }
 
@@ -294,12 +379,12 @@ class SweepCodec final : public Codec {
     });
   }
 
-  int64_t decode(const Block& block, Payloads payloads, const Residuals& residuals, int divisor,
+  int64_t decode(const Block& block, Payloads payloads, const Residuals& residuals, const DecodeOptions& options,
                  void* out) const override {
     return with_element(block.dtype, [&](auto element) {
       using Element = decltype(element);
       return Sweep<Kernel, Element>(block, residuals)
-          .decode(payloads, divisor, static_cast<typename Element::Stored*>(out));
+          .decode(payloads, options, static_cast<typename Element::Stored*>(out));
     });
   }
 
@@ -316,3 +401,5 @@ class SweepCodec final : public Codec {
     return body(Fp32{});
   }
 };
+
+#undef ECHO_INLINE

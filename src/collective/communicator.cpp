@@ -3,6 +3,7 @@
 #include <cstring>
 
 #include "codec/dispatch.hpp"
+#include "codec/threaded.hpp"
 
 namespace echo_comm::core {
 
@@ -44,7 +45,7 @@ MessageHeader header_of(const GroupLayout& layout, Dtype dtype, const CallOption
 
 Residuals residuals_of(Feedback* feedback) {
   if (feedback == nullptr) return {};
-  return {feedback->sender(), feedback->owner(), feedback->owned()};
+  return feedback->residuals();
 }
 
 }  // namespace
@@ -64,8 +65,9 @@ void Communicator::all_reduce(const void* in, void* out, int64_t count, Dtype dt
     if (in != out && count > 0) std::memcpy(out, in, static_cast<std::size_t>(count * element_size(dtype)));
   } else {
     const int64_t room = static_cast<int64_t>(transport_->max_message()) - kHeaderBytes;
+    const ThreadedCodec codec(active_codec(), *workers_);
     Call call{.transport = *transport_,
-              .codec = active_codec(),
+              .codec = codec,
               .layout = layout,
               .format = options.format,
               .dtype = dtype,

@@ -9,6 +9,7 @@
 #include <string>
 
 #include "base/deadline.hpp"
+#include "base/workers.hpp"
 #include "codec/codec.hpp"
 #include "collective/select.hpp"
 #include "feedback/feedback.hpp"
@@ -20,6 +21,7 @@ namespace echo_comm::core {
 struct Settings {
   std::chrono::milliseconds timeout{30'000};
   bool batch_invariant = false;
+  int threads = 1;  // of this rank
 };
 
 struct CallOptions {
@@ -45,11 +47,12 @@ struct Counters {
 class Communicator {
  public:
   Communicator(std::unique_ptr<Transport> transport, Settings settings)
-      : transport_(std::move(transport)), settings_(settings) {}
+      : transport_(std::move(transport)), settings_(settings), workers_(std::make_unique<Workers>(settings.threads)) {}
 
   [[nodiscard]] int rank() const { return transport_->rank(); }
   [[nodiscard]] int size() const { return transport_->size(); }
   [[nodiscard]] const Transport& transport() const { return *transport_; }
+  [[nodiscard]] int threads() const { return workers_->threads(); }
   [[nodiscard]] const Counters& counters() const { return counters_; }
 
   // As echo_all_reduce; pointers are valid, aligned and do not overlap but for in == out.
@@ -63,6 +66,7 @@ class Communicator {
   Settings settings_;
   uint64_t sequence_ = 1;  // of the next call; the transport shows 0 for a rank that made none yet
   Counters counters_;
+  std::unique_ptr<Workers> workers_;
 };
 
 // One call on its way through an algorithm.

@@ -38,7 +38,7 @@ void one_shot(Call& call) {
     const std::byte* next_own = step + 1 < segments ? send(step + 1) : nullptr;
     for (int peer = 0; peer < size; ++peer) payloads[peer] = peer == rank ? own : receive(peer, step);
     call.counters.poisoned_groups +=
-        call.codec.decode(call.block(segment(step)), payloads, call.residuals, call.divisor, call.out);
+        call.codec.decode(call.block(segment(step)), payloads, call.residuals, {.divisor = call.divisor}, call.out);
     for (int peer = 0; peer < size; ++peer) {
       if (peer != rank) call.transport.release(peer, Route::kEveryone);
     }

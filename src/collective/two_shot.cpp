@@ -50,8 +50,8 @@ class TwoShot {
   [[nodiscard]] int peer(int distance) const { return (rank_ + distance) % size_; }
 
   void send_addends(int64_t step) {
-    Residuals sender_only;
-    sender_only.sender = call_.residuals.sender;
+    Residuals sender_only = call_.residuals;
+    sender_only.owner = {};
     for (int distance = 1; distance < size_; ++distance) {
       const int owner = peer(distance);
       if (!has_segment(owner, step)) continue;
@@ -85,8 +85,8 @@ class TwoShot {
       if (!has_segment(owner, step)) continue;
       const GroupRange range = segment(owner, step);
       const std::byte* sum = owner == rank_ ? own_sum_ : call_.receive(owner, Route::kEveryone, 2, range);
-      call_.counters.poisoned_groups +=
-          call_.codec.decode(call_.block(range), Payloads(&sum, 1), call_.residuals, call_.divisor, call_.out);
+      call_.counters.poisoned_groups += call_.codec.decode(call_.block(range), Payloads(&sum, 1), call_.residuals,
+                                                           {.divisor = call_.divisor}, call_.out);
       if (owner != rank_) call_.transport.release(owner, Route::kEveryone);
     }
   }

@@ -3,21 +3,26 @@
 //
 // Within a pass the layout and the rotation are fixed by the first call: residuals live in the rotated domain of that
 // layout. State never outlives a pass.
+//
+// Every call of a pass loses what the store of the residuals drops (numerics.md section 8). int8 loses too much in long
+// passes: without a wish of the caller it is widened to int16, value for value, when a pass reaches kInt8Calls calls.
 #pragma once
 
 #include <cstdint>
 #include <optional>
 #include <vector>
 
-#include "wire/format.hpp"
+#include "codec/residual.hpp"
 #include "wire/layout.hpp"
 
 namespace echo_comm::core {
 
 class Feedback {
  public:
-  // For tensors of up to `capacity` elements, of rank `rank` of `size`.
-  Feedback(int64_t capacity, int rank, int size);
+  static constexpr int64_t kInt8Calls = 256;
+
+  // For tensors of up to `capacity` elements, of rank `rank` of `size`. store: none, the library decides.
+  Feedback(int64_t capacity, int rank, int size, std::optional<Store> store);
 
   [[nodiscard]] int rank() const { return rank_; }
   [[nodiscard]] int size() const { return size_; }
@@ -28,28 +33,33 @@ class Feedback {
   // To be called before a call sends anything: fixes the pass, or checks that the call fits it (kState otherwise).
   void join_pass(const GroupLayout& layout, bool rotation);
 
-  // Valid from join_pass to the next reset.
-  [[nodiscard]] float* sender() { return sender_.data(); }
-  [[nodiscard]] float* owner() { return owner_.data(); }
-  [[nodiscard]] GroupRange owned() const { return owned_; }
+  // Valid from join_pass to the next join_pass or reset.
+  [[nodiscard]] Residuals residuals();
 
   [[nodiscard]] std::size_t bytes() const;
-  [[nodiscard]] float sender_norm() const;  // largest magnitude owed
-  [[nodiscard]] float owner_norm() const;
+  [[nodiscard]] float sender_norm();  // largest magnitude owed
+  [[nodiscard]] float owner_norm();
 
  private:
   struct Pass {
     GroupLayout layout;
     bool rotation;
+    GroupRange owned;
+    Store store;
+    int64_t calls;
   };
+
+  void begin(const GroupLayout& layout, bool rotation);
+  void widen(Pass& pass);
+  [[nodiscard]] Store first_store() const { return store_.value_or(Store::kInt8); }
 
   int64_t capacity_;
   int rank_;
   int size_;
+  std::optional<Store> store_;
   std::optional<Pass> pass_;
-  GroupRange owned_;
-  std::vector<float> sender_;
-  std::vector<float> owner_;
+  std::vector<std::byte> sender_;
+  std::vector<std::byte> owner_;
 };
 
 }  // namespace echo_comm::core

@@ -5,7 +5,7 @@
 namespace echo_comm::core {
 
 GroupLayout::GroupLayout(int64_t count, int64_t row_length)
-    : count_(count), given_row_length_(row_length), row_length_(1), groups_per_row_(1), groups_(0) {
+    : count_(count), given_row_length_(row_length), row_length_(1), groups_per_row_(1), groups_(0), dense_(true) {
   require(count >= 0 && count <= kMaxCount, ErrorCode::kArgument, "count: ", count, " elements; expected 0 to ",
           kMaxCount);
   require(row_length >= 0, ErrorCode::kArgument, "row length: ", row_length, "; expected 0 (one row) or more");
@@ -14,6 +14,7 @@ GroupLayout::GroupLayout(int64_t count, int64_t row_length)
   row_length_ = std::max<int64_t>(1, row_length > 0 ? row_length : count);
   groups_per_row_ = ceil_div(row_length_, kGroup);
   groups_ = count / row_length_ * groups_per_row_;
+  dense_ = row_length_ == count || row_length_ % kGroup == 0 || count == 0;
 }
 
 GroupRange chunk_of(int64_t groups, int size, int rank) {

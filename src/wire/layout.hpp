@@ -39,6 +39,7 @@ class GroupLayout {
   [[nodiscard]] int64_t groups() const { return groups_; }
 
   [[nodiscard]] GroupPlace place(int64_t group) const {
+    if (dense_) return {group * kGroup, static_cast<int>(std::min<int64_t>(kGroup, count_ - group * kGroup))};
     const int64_t row = group / groups_per_row_;
     const int64_t offset = (group - row * groups_per_row_) * kGroup;
     return {row * row_length_ + offset, static_cast<int>(std::min<int64_t>(kGroup, row_length_ - offset))};
@@ -57,6 +58,7 @@ class GroupLayout {
   int64_t row_length_;  // of the single row when none was given; at least 1
   int64_t groups_per_row_;
   int64_t groups_;
+  bool dense_;  // groups follow each other without padding between: one row, or rows of whole groups
 };
 
 // Chunk of `rank`: whole groups, spread evenly, empty when there are fewer groups than ranks (numerics.md section 3).

@@ -34,7 +34,7 @@ void call_until_an_error(const std::string& name, int rank, std::size_t count, C
   echo_comm_t comm = nullptr;
   ASSERT_EQ(echo_comm_create(url.c_str(), nullptr, &comm), ECHO_SUCCESS) << echo_last_error();
   echo_feedback_t feedback = nullptr;
-  ASSERT_EQ(echo_feedback_create(comm, count, &feedback), ECHO_SUCCESS);
+  ASSERT_EQ(echo_feedback_create(comm, count, ECHO_STORE_FP32, &feedback), ECHO_SUCCESS);
   std::vector<float> data(count, 1.0F);
   echo_result_t result = ECHO_SUCCESS;
   while (result == ECHO_SUCCESS) {

@@ -36,7 +36,7 @@ TEST(FpMode, CodesDoNotDependOnTheCallersMode) {
     std::vector<std::byte> bytes(static_cast<std::size_t>(block.encoded_bytes()));
     std::vector<float> sender(in.size(), 1e-43F);
     Residuals residuals;
-    residuals.sender = sender.data();
+    residuals.sender = {reinterpret_cast<std::byte*>(sender.data()), layout.groups()};
     reference_codec().encode(block, in.data(), residuals, bytes.data());
     return std::pair(bytes, sender);
   };

@@ -40,6 +40,8 @@ std::vector<std::byte> stored(const std::vector<float>& values, Dtype dtype) {
   return bytes;
 }
 
+std::byte* as_bytes(std::vector<float>& values) { return reinterpret_cast<std::byte*>(values.data()); }
+
 struct Case {
   int64_t count;
   int64_t row_length;
@@ -84,7 +86,7 @@ TEST(Sweeps, WriteEveryElementAndNothingElse) {
     const auto out_bytes = static_cast<std::size_t>(c.count * element_size(c.dtype));
     std::vector<std::byte> out(out_bytes + 64, kSentinel);
     const std::byte* parts[] = {payload.data()};
-    EXPECT_EQ(reference_codec().decode(block, parts, {}, 1, out.data()), 0);
+    EXPECT_EQ(reference_codec().decode(block, parts, {}, {}, out.data()), 0);
     for (std::size_t i = out_bytes; i < out.size(); ++i) ASSERT_EQ(out[i], kSentinel) << name(c);
     float largest = 0;
     for (const float x : values) largest = std::max(largest, std::abs(x));
@@ -163,10 +165,10 @@ TEST(Sweeps, DecodePoisonedGroupsToCanonicalNan) {
     EXPECT_EQ(reference_codec().encode(block, in.data(), {}, payload.data()), 1);
     std::vector<float> sender(192, 0.25F);
     std::vector<float> owner(64, 0.5F);
-    const Residuals residuals{sender.data(), owner.data(), {1, 2}};
+    const Residuals residuals{Store::kFp32, {as_bytes(sender), 3}, {as_bytes(owner), 1}, {1, 2}};
     std::vector<std::byte> out(in.size());
     const std::byte* parts[] = {payload.data()};
-    EXPECT_EQ(reference_codec().decode(block, parts, residuals, 1, out.data()), 1);
+    EXPECT_EQ(reference_codec().decode(block, parts, residuals, {}, out.data()), 1);
     for (std::size_t i = 0; i < 192; ++i) {
       const bool poisoned = i >= 64 && i < 128;
       ASSERT_EQ(sender[i], poisoned ? 0.0F : 0.25F);
@@ -190,7 +192,7 @@ TEST(Sweeps, DeliverWhatTheOwnerCouldCode) {
   EXPECT_EQ(reference_codec().encode(block, values.data(), {}, payload.data()), 0);
   std::vector<float> out(64);
   const std::byte* parts[] = {payload.data()};
-  EXPECT_EQ(reference_codec().decode(block, parts, {}, 1, out.data()), 0);
+  EXPECT_EQ(reference_codec().decode(block, parts, {}, {}, out.data()), 0);
   EXPECT_EQ(out[9], -0x1p124F);
 }
 
@@ -203,7 +205,7 @@ TEST(Sweeps, ExactPathSaturatesFiniteValuesAndKeepsTheRest) {
   const Block block{layout, {0, 1}, {kExactBits, false}, Dtype::kFloat16};
   std::vector<float> sender(64, 100.0F);
   Residuals residuals;
-  residuals.sender = sender.data();
+  residuals.sender = {as_bytes(sender), 1};
   std::vector<std::byte> payload(static_cast<std::size_t>(block.encoded_bytes()));
   reference_codec().encode(block, in.data(), residuals, payload.data());
   for (std::size_t i = 0; i < 64; ++i) {

@@ -94,7 +94,7 @@ TEST_P(AllReduce, InPlaceAndAnySegmentSizeGiveTheSameBytes) {
           kind(), size(),
           [&](echo_comm_t comm) {
             echo_feedback_t feedback = nullptr;
-            ASSERT_EQ(echo_feedback_create(comm, kCount, &feedback), ECHO_SUCCESS);
+            ASSERT_EQ(echo_feedback_create(comm, kCount, ECHO_STORE_FP32, &feedback), ECHO_SUCCESS);
             echo_call_t call ECHO_CALL_INITIALIZER;
             call.bits = bits;
             std::vector<float> out(kCount);
@@ -151,7 +151,7 @@ TEST_P(AllReduce, NothingSucceedsAndOneRankIsPassedThrough) {
       Tensor in(std::vector<float>{1.0F, NAN, -0.0F, INFINITY, 1e-42F}, ECHO_FLOAT32);
       Tensor out(in.count(), ECHO_FLOAT32);
       echo_feedback_t feedback = nullptr;
-      ASSERT_EQ(echo_feedback_create(comm, 5, &feedback), ECHO_SUCCESS);
+      ASSERT_EQ(echo_feedback_create(comm, 5, ECHO_STORE_FP32, &feedback), ECHO_SUCCESS);
       ASSERT_EQ(all_reduce(in, out, comm, feedback, ECHO_CALL_INITIALIZER), ECHO_SUCCESS);
       EXPECT_EQ(in.bytes(), out.bytes());
       float sender = 1;
@@ -177,7 +177,7 @@ TEST_P(AllReduce, PoisonStaysInItsGroupAndIsCounted) {
       echo_call_t call ECHO_CALL_INITIALIZER;
       call.algorithm = algorithm;
       echo_feedback_t feedback = nullptr;
-      ASSERT_EQ(echo_feedback_create(comm, kCount, &feedback), ECHO_SUCCESS);
+      ASSERT_EQ(echo_feedback_create(comm, kCount, ECHO_STORE_FP32, &feedback), ECHO_SUCCESS);
       const std::vector<float> bad = {NAN, INFINITY, -INFINITY, 3e38F};
       for (std::size_t index = 0; index < bad.size(); ++index) {
         std::vector<float> in = values_of(echo_comm_rank(comm), kCount);

@@ -6,6 +6,7 @@
 #include <fstream>
 #include <iostream>
 #include <memory>
+#include <optional>
 
 #include "codec/group.hpp"
 #include "tests/collective/support.hpp"
@@ -98,20 +99,23 @@ class PassCheck {
   std::vector<double> largest_;  // S: [rank, group]
 };
 
+constexpr std::optional<echo_store_t> kNoFeedback;
+
 struct Outcome {
   double worst = 0;     // over all calls, multiple of the bound
   double relative = 0;  // after the last call
 };
 
-// Runs one pass of `calls` calls on `size` ranks (threads) and follows it.
-Outcome run_pass(int size, std::size_t count, int calls, const Source& source, const Plan& plan, bool with_feedback) {
+// Runs one pass of `calls` calls on `size` ranks (threads) and follows it. No store: no feedback.
+Outcome run_pass(int size, std::size_t count, int calls, const Source& source, const Plan& plan,
+                 std::optional<echo_store_t> store) {
   Outcome outcome;
   PassCheck check(size, count);
   over_comm(Kind::kInproc, size, [&](echo_comm_t comm) {
     const int rank = echo_comm_rank(comm);
     echo_feedback_t feedback = nullptr;
-    if (with_feedback) {
-      ASSERT_EQ(echo_feedback_create(comm, count, &feedback), ECHO_SUCCESS);
+    if (store) {
+      ASSERT_EQ(echo_feedback_create(comm, count, *store, &feedback), ECHO_SUCCESS);
     }
     std::vector<float> out(count);
     for (int index = 0; index < calls; ++index) {
@@ -199,19 +203,19 @@ class RecordedPartialSums : public ::testing::Test {
     traces_ = Traces::load(where);
     if (traces_ == nullptr) GTEST_SKIP() << "no recorded partial sums at " << where << "; set ECHO_DATA";
   }
-  Outcome run(const Plan& plan, bool feedback) {
+  Outcome run(const Plan& plan, std::optional<echo_store_t> store) {
     return run_pass(
         Traces::kRanks, Traces::kCount, Traces::kCalls,
-        [this](int rank, int call) { return traces_->values(rank, call); }, plan, feedback);
+        [this](int rank, int call) { return traces_->values(rank, call); }, plan, store);
   }
   std::unique_ptr<Traces> traces_;
 };
 
 TEST_F(RecordedPartialSums, StayWithinTheBoundAtEveryCallAndTheFlushPaysWhatIsOwed) {
-  const Outcome none = run(four_bits(Traces::kCalls, 0), false);
-  const Outcome unpaid = run(four_bits(Traces::kCalls, 0), true);
-  const Outcome eight = run(four_bits(Traces::kCalls, 8), true);
-  const Outcome exact = run(four_bits(Traces::kCalls, ECHO_BITS_EXACT), true);
+  const Outcome none = run(four_bits(Traces::kCalls, 0), kNoFeedback);
+  const Outcome unpaid = run(four_bits(Traces::kCalls, 0), ECHO_STORE_FP32);
+  const Outcome eight = run(four_bits(Traces::kCalls, 8), ECHO_STORE_FP32);
+  const Outcome exact = run(four_bits(Traces::kCalls, ECHO_BITS_EXACT), ECHO_STORE_FP32);
   std::cout << "relative error after 60 calls: no feedback " << none.relative << ", feedback without flush "
             << unpaid.relative << ", 8-bit flush " << eight.relative << ", exact flush " << exact.relative
             << "; worst error / bound: " << eight.worst << "\n";
@@ -223,8 +227,22 @@ TEST_F(RecordedPartialSums, StayWithinTheBoundAtEveryCallAndTheFlushPaysWhatIsOw
   EXPECT_GT(none.relative, 0.1) << "the recorded sums would not test anything";
 }
 
+// numerics.md section 8: integers lose little over the 60 calls of a model.
+TEST_F(RecordedPartialSums, AreAsGoodWithResidualsKeptAsIntegers) {
+  const Outcome none = run(four_bits(Traces::kCalls, 0), kNoFeedback);
+  for (const echo_store_t store : {ECHO_STORE_AUTO, ECHO_STORE_INT8, ECHO_STORE_INT16}) {
+    const Outcome eight = run(four_bits(Traces::kCalls, 8), store);
+    const Outcome unpaid = run(four_bits(Traces::kCalls, 0), store);
+    std::cout << "store " << store << ": relative error with an 8-bit flush " << eight.relative << ", without flush "
+              << unpaid.relative << "; worst error / bound " << unpaid.worst << "\n";
+    EXPECT_LT(eight.relative, 0.03 * none.relative);
+    EXPECT_LE(unpaid.worst, 1.0);
+  }
+}
+
 TEST_F(RecordedPartialSums, StayWithinTheBoundWhenAlgorithmsAlternate) {
-  for (const int offset : {0, 1, 2}) EXPECT_LE(run(alternating(offset), true).worst, 1.0) << "offset " << offset;
+  for (const int offset : {0, 1, 2})
+    EXPECT_LE(run(alternating(offset), ECHO_STORE_FP32).worst, 1.0) << "offset " << offset;
 }
 
 // ---- depth 10,000 -------------------------------------------------------------------------------
@@ -285,21 +303,21 @@ INSTANTIATE_TEST_SUITE_P(Inputs, DeepPass,
                          [](const auto& info) { return info.param.name; });
 
 TEST_P(DeepPass, StaysWithinTheSameBound) {
-  const Outcome outcome = run_pass(kRanks, kCount, depth(), GetParam().source, four_bits(depth(), 0), true);
+  const Outcome outcome = run_pass(kRanks, kCount, depth(), GetParam().source, four_bits(depth(), 0), ECHO_STORE_FP32);
   std::cout << "worst error / bound over " << depth() << " calls: " << outcome.worst << "\n";
   EXPECT_LE(outcome.worst, 1.0);
   EXPECT_GT(outcome.worst, 0.0);
 }
 
 TEST_P(DeepPass, StaysWithinTheBoundWhenAlgorithmsAlternate) {
-  const Outcome outcome = run_pass(kRanks, kCount, depth(), GetParam().source, alternating(0), true);
+  const Outcome outcome = run_pass(kRanks, kCount, depth(), GetParam().source, alternating(0), ECHO_STORE_FP32);
   std::cout << "worst error / bound over " << depth() << " calls: " << outcome.worst << "\n";
   EXPECT_LE(outcome.worst, 1.0);
 }
 
 // Without feedback the same input leaves the bound: the tests above can fail.
 TEST(DeepPass, WithoutFeedbackTheBoundIsBroken) {
-  const Outcome outcome = run_pass(kRanks, kCount, 2000, adversarial_input, four_bits(2000, 0), false);
+  const Outcome outcome = run_pass(kRanks, kCount, 2000, adversarial_input, four_bits(2000, 0), kNoFeedback);
   EXPECT_GT(outcome.worst, 1.0);
 }
 

@@ -70,7 +70,7 @@ TEST_P(Mismatch, IsAnErrorOnEveryRankThatNamesBothSides) {
     if (echo_comm_rank(comm) == odd_rank) disagreement.odd_one(arguments);
     echo_feedback_t feedback = nullptr;
     if (arguments.feedback) {
-      ASSERT_EQ(echo_feedback_create(comm, arguments.count, &feedback), ECHO_SUCCESS);
+      ASSERT_EQ(echo_feedback_create(comm, arguments.count, ECHO_STORE_FP32, &feedback), ECHO_SUCCESS);
     }
     const int64_t before = now_ns();
     ASSERT_EQ(
@@ -126,7 +126,7 @@ TEST(Arguments, WrongOnesCostNothing) {
     std::vector<float> data(256, 1.0F);
     std::vector<float> out(256);
     echo_feedback_t small = nullptr;
-    ASSERT_EQ(echo_feedback_create(comm, 100, &small), ECHO_SUCCESS);
+    ASSERT_EQ(echo_feedback_create(comm, 100, ECHO_STORE_FP32, &small), ECHO_SUCCESS);
     const auto call = [&](const void* in, void* to, std::size_t count, int dtype, echo_comm_t on,
                           echo_feedback_t feedback, const std::function<void(echo_call_t&)>& change = {}) {
       echo_call_t options ECHO_CALL_INITIALIZER;
@@ -173,7 +173,7 @@ TEST(Arguments, WrongOnesCostNothing) {
 TEST(Arguments, ACallThatDoesNotFitThePassIsRefused) {
   over_comm(Kind::kInproc, 3, [&](echo_comm_t comm) {
     echo_feedback_t feedback = nullptr;
-    ASSERT_EQ(echo_feedback_create(comm, 1000, &feedback), ECHO_SUCCESS);
+    ASSERT_EQ(echo_feedback_create(comm, 1000, ECHO_STORE_FP32, &feedback), ECHO_SUCCESS);
     std::vector<float> data(1000, 1.0F);
     const auto reduce = [&](std::size_t count) {
       return echo_all_reduce(data.data(), data.data(), count, ECHO_FLOAT32, comm, feedback, nullptr);
@@ -194,7 +194,7 @@ TEST(Arguments, FeedbackBelongsToItsCommunicator) {
   ASSERT_EQ(echo_comm_create_all(1, nullptr, one.data()), ECHO_SUCCESS);
   ASSERT_EQ(echo_comm_create_all(1, nullptr, other.data()), ECHO_SUCCESS);
   echo_feedback_t feedback = nullptr;
-  ASSERT_EQ(echo_feedback_create(one[0], 10, &feedback), ECHO_SUCCESS);
+  ASSERT_EQ(echo_feedback_create(one[0], 10, ECHO_STORE_FP32, &feedback), ECHO_SUCCESS);
   float x[10] = {};
   EXPECT_EQ(echo_all_reduce(x, x, 10, ECHO_FLOAT32, other[0], feedback, nullptr), ECHO_ERROR_STATE);
   echo_comm_destroy(one[0]);

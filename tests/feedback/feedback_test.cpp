@@ -3,6 +3,8 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
+#include <array>
+
 #include "base/error.hpp"
 
 namespace echo_comm::core {
@@ -20,7 +22,7 @@ std::string refusal(Feedback& feedback, const GroupLayout& layout, bool rotation
 }
 
 TEST(Feedback, FirstCallFixesThePass) {
-  Feedback feedback(1000, 1, 3);
+  Feedback feedback(1000, 1, 3, Store::kFp32);
   feedback.join_pass(GroupLayout(1000, 100), true);
   EXPECT_EQ(refusal(feedback, GroupLayout(1000, 100), true), "accepted");
   EXPECT_THAT(refusal(feedback, GroupLayout(500, 100), true),
@@ -29,38 +31,81 @@ TEST(Feedback, FirstCallFixesThePass) {
   EXPECT_THAT(refusal(feedback, GroupLayout(1000, 100), false), HasSubstr("rotation off"));
 }
 
+float& sender_value(Feedback& feedback, int index) {
+  return reinterpret_cast<float*>(feedback.residuals().sender.base)[index];
+}
+float& owner_value(Feedback& feedback, int index) {
+  return reinterpret_cast<float*>(feedback.residuals().owner.base)[index];
+}
+
 // G7: nothing of one pass is seen by the next.
 TEST(Feedback, ResetForgetsEverything) {
-  Feedback feedback(1000, 0, 2);
+  Feedback feedback(1000, 0, 2, Store::kFp32);
   feedback.join_pass(GroupLayout(1000, 0), true);
-  feedback.sender()[5] = 3.0F;
-  feedback.owner()[7] = -4.0F;
+  sender_value(feedback, 5) = 3.0F;
+  owner_value(feedback, 7) = -4.0F;
   EXPECT_EQ(feedback.sender_norm(), 3.0F);
   EXPECT_EQ(feedback.owner_norm(), 4.0F);
   feedback.reset();
   EXPECT_EQ(feedback.sender_norm(), 0.0F);
   feedback.join_pass(GroupLayout(640, 0), false);
-  EXPECT_EQ(feedback.sender()[5], 0.0F);
-  EXPECT_EQ(feedback.owner()[7], 0.0F);
+  EXPECT_EQ(sender_value(feedback, 5), 0.0F);
+  EXPECT_EQ(owner_value(feedback, 7), 0.0F);
   EXPECT_EQ(feedback.owner_norm(), 0.0F);
 }
 
+// Without a wish of the caller: int8, and int16 with the same values from call 257 of a pass on.
+TEST(Feedback, WidensInLongPasses) {
+  const GroupLayout layout(200, 0);
+  Feedback feedback(200, 1, 2, std::nullopt);
+  std::array<float, kGroup> e;
+  for (int i = 0; i < kGroup; ++i) e[static_cast<std::size_t>(i)] = static_cast<float>(i - 30) * 0.37F;
+  for (int pass = 0; pass < 2; ++pass) {
+    for (int64_t call = 0; call < Feedback::kInt8Calls; ++call) {
+      feedback.join_pass(layout, true);
+      ASSERT_EQ(feedback.residuals().store, Store::kInt8);
+    }
+    store_residual(e, feedback.residuals().sender_of(2));
+    store_residual(e, feedback.residuals().owner_of(3));
+    std::array<float, kGroup> before;
+    load_residual(feedback.residuals().sender_of(2), before);
+    const float norm = feedback.owner_norm();
+    feedback.join_pass(layout, true);
+    ASSERT_EQ(feedback.residuals().store, Store::kInt16);
+    std::array<float, kGroup> after;
+    load_residual(feedback.residuals().sender_of(2), after);
+    EXPECT_EQ(after, before);
+    EXPECT_EQ(feedback.owner_norm(), norm);
+    feedback.reset();
+  }
+}
+
+TEST(Feedback, KeepsTheStoreThatWasAskedFor) {
+  for (const Store store : {Store::kFp32, Store::kInt8, Store::kInt16}) {
+    Feedback feedback(64, 0, 2, store);
+    for (int64_t call = 0; call < 2 * Feedback::kInt8Calls; ++call) feedback.join_pass(GroupLayout(64, 0), true);
+    EXPECT_EQ(feedback.residuals().store, store);
+  }
+}
+
 TEST(Feedback, RefusesMoreThanItWasCreatedFor) {
-  Feedback feedback(1000, 0, 2);
+  Feedback feedback(1000, 0, 2, Store::kFp32);
   EXPECT_THAT(refusal(feedback, GroupLayout(1001, 0), true), HasSubstr("created for 1000 elements, the call has 1001"));
   EXPECT_EQ(refusal(feedback, GroupLayout(1000, 10), true), "accepted");  // rows of 10: padding grows the residuals
 }
 
 // G2: the account of memory.
 TEST(Feedback, CountsItsMemory) {
-  const Feedback feedback(64 * 300, 0, 3);
-  EXPECT_EQ(feedback.bytes(), (64U * 300 + 64 * 100) * sizeof(float));
+  EXPECT_EQ(Feedback(64 * 300, 0, 3, Store::kFp32).bytes(), (64U * 300 + 64 * 100) * sizeof(float));
+  EXPECT_EQ(Feedback(64 * 300, 0, 3, Store::kInt16).bytes(), 300U * 130 + 100 * 130);
+  EXPECT_EQ(Feedback(64 * 300, 0, 3, Store::kInt8).bytes(), 300U * 66 + 100 * 66);
+  EXPECT_EQ(Feedback(64 * 300, 0, 3, std::nullopt).bytes(), 300U * 66 + 100 * 66);
 }
 
 TEST(Feedback, OwnsItsChunk) {
-  Feedback feedback(64 * 10, 2, 3);
+  Feedback feedback(64 * 10, 2, 3, Store::kFp32);
   feedback.join_pass(GroupLayout(64 * 10, 0), true);
-  EXPECT_EQ(feedback.owned(), (GroupRange{6, 10}));
+  EXPECT_EQ(feedback.residuals().owned, (GroupRange{6, 10}));
 }
 
 }  // namespace

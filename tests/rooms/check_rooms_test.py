@@ -47,7 +47,6 @@ class CheckRooms(unittest.TestCase):
             ("codec", "feedback"),
             ("transport", "codec"),
             ("transport", "feedback"),
-            ("feedback", "codec"),
             ("feedback", "transport"),
             ("codec", "collective"),
             ("collective", "api"),

@@ -94,7 +94,7 @@ TEST(Grid, IsExactForItsOwnBitsAlone) {
     std::vector<float> out(kCount);
     const void* part = encoded.data();
     ASSERT_EQ(echo_encode(&range, in.data(), nullptr, encoded.data(), nullptr), ECHO_SUCCESS);
-    ASSERT_EQ(echo_decode(&range, &part, 1, 1, nullptr, out.data(), nullptr), ECHO_SUCCESS);
+    ASSERT_EQ(echo_decode(&range, &part, 1, 1, 0, nullptr, out.data(), nullptr), ECHO_SUCCESS);
     const std::uint64_t wrong = count_wrong(out.data(), kCount, ECHO_FLOAT32, grid);
     if (bits == 4)
       EXPECT_EQ(wrong, 0U);
