@@ -106,6 +106,7 @@ class _Config(_Struct):
         ("batch_invariant", c_int),
         ("log", _LogFn),
         ("log_context", c_void_p),
+        ("threads", c_int),
     ]
 
 
@@ -139,8 +140,12 @@ class CommStats(_Struct):
         ("waits", c_uint64),
         ("wait_ns", c_uint64),
         ("shm_bytes", c_uint64),
+        ("threads", c_uint64),
     ]
 
+
+# In the order of echo_store_t.
+STORES = ("auto", "fp32", "int8", "int16")
 
 _SIGNATURES: dict[str, tuple[object, list[object]]] = {
     "echo_result_string": (c_char_p, [c_int]),
@@ -151,7 +156,7 @@ _SIGNATURES: dict[str, tuple[object, list[object]]] = {
     "echo_comm_abort": (c_int, [c_void_p, c_char_p]),
     "echo_comm_destroy": (None, [c_void_p]),
     "echo_comm_stats": (c_int, [c_void_p, POINTER(CommStats)]),
-    "echo_feedback_create": (c_int, [c_void_p, c_size_t, POINTER(c_void_p)]),
+    "echo_feedback_create": (c_int, [c_void_p, c_size_t, c_int, POINTER(c_void_p)]),
     "echo_feedback_reset": (c_int, [c_void_p]),
     "echo_feedback_bytes": (c_size_t, [c_void_p]),
     "echo_feedback_norms": (c_int, [c_void_p, POINTER(c_float), POINTER(c_float)]),
@@ -199,11 +204,14 @@ def library_version() -> str:
 
 
 class Feedback:
-    """Residuals of one pass at a time, for tensors of up to `capacity` elements."""
+    """Residuals of one pass at a time, for tensors of up to `capacity` elements.
 
-    def __init__(self, comm: Communicator, capacity: int) -> None:
+    store: how they are kept, "fp32", "int8" or "int16"; "auto": int8, from the 257th call of a pass on int16.
+    """
+
+    def __init__(self, comm: Communicator, capacity: int, store: str = "auto") -> None:
         handle = c_void_p()
-        check(library().echo_feedback_create(comm.handle, capacity, byref(handle)))
+        check(library().echo_feedback_create(comm.handle, capacity, STORES.index(store), byref(handle)))
         self.handle, self.capacity = handle, capacity
 
     def reset(self) -> None:
@@ -240,6 +248,7 @@ class Communicator:
         *,
         timeout_ms: int = 0,
         batch_invariant: bool = False,
+        threads: int = 0,
         log: Callable[[int, str], None] | None = None,
     ) -> None:
         def forward(level: int, line: bytes, _context: int) -> None:
@@ -247,7 +256,9 @@ class Communicator:
             log(level, line.decode(errors="replace"))
 
         self._log = _LogFn(forward) if log else _LogFn()  # kept alive as long as the communicator
-        config = _Config(timeout_ms=timeout_ms, batch_invariant=_ON if batch_invariant else 0, log=self._log)
+        config = _Config(
+            timeout_ms=timeout_ms, batch_invariant=_ON if batch_invariant else 0, log=self._log, threads=threads
+        )
         handle = c_void_p()
         check(library().echo_comm_create(url.encode(), byref(config), byref(handle)))
         self.handle = handle

@@ -26,7 +26,7 @@ def _arguments(bits: int, dtype: torch.dtype, feedback: bool) -> dict[str, tuple
     return {
         "encode": (x, *state, ROW, bits, True, 0, GROUPS),
         "reduce": ([part, part], x, *state, ROW, 0, bits, True, False, 1, 0, 6),
-        "decode": (x, [part], *state, ROW, 1, bits, True, 0, 6),
+        "decode": (x, [part], *state, ROW, 1, False, bits, True, 0, 6),
     }
 
 
@@ -51,13 +51,62 @@ def test_encoded_size_is_what_encode_writes(bits: int) -> None:
             assert ops.encode(x, (begin, end), row_length=ROW, bits=bits).numel() == expected
 
 
+@pytest.mark.parametrize("dtype", ops.DTYPES)
+@pytest.mark.parametrize("store", ["fp32", "int8", "int16"])
+def test_same_bytes_for_any_number_of_threads(dtype: torch.dtype, store: ops.Store) -> None:
+    """Large tensors are coded in parts by torch's threads; also with other groups than all of them."""
+    groups, row = 16384, 192
+    x = torch.randn(groups // 3, row, generator=torch.Generator().manual_seed(5)).to(dtype)
+    whole = ops.groups_of(x.numel(), row)
+    results = []
+    for threads in (1, 2, 5):
+        before = torch.get_num_threads()
+        torch.set_num_threads(threads)
+        try:
+            residuals, out, produced = ops.Residuals.zeros(whole, 2, 1, store), x.clone(), []
+            for range_ in ((0, whole), (17, whole - 1)):
+                sent = ops.encode(x, range_, row_length=row, residuals=residuals, with_owner=True)
+                parts = [sent, sent]
+                produced += [sent, ops.decode(out, parts, range_, row_length=row, residuals=residuals), out.clone()]
+            own = ops.chunk(whole, 2, 1)
+            part = ops.encode(x, own, row_length=row)
+            produced += [ops.reduce([part, part], x, 1, own, row_length=row, residuals=residuals)]
+            results.append([*produced, residuals.sender, residuals.owner])
+        finally:
+            torch.set_num_threads(before)
+    for other in results[1:]:
+        assert all(torch.equal(a, b) for a, b in zip(results[0], other, strict=True))
+
+
+@pytest.mark.parametrize("dtype", ops.DTYPES)
+def test_decode_adds_to_the_output(dtype: torch.dtype) -> None:
+    x, before = _tensor().to(dtype), _tensor(3).to(dtype)
+    encoded, decoded, out = ops.encode(x, WHOLE, row_length=ROW), torch.empty_like(x), before.clone()
+    ops.decode(decoded, [encoded], WHOLE, row_length=ROW)
+    ops.decode(out, [encoded], WHOLE, row_length=ROW, add=True)
+    if dtype == torch.float32:
+        assert torch.equal(out, before + decoded)
+    exact = torch.empty_like(x, dtype=torch.float32)
+    ops.decode(exact, [encoded], WHOLE, row_length=ROW)  # the codes do not depend on the type they are decoded to
+    assert torch.equal(out, (before.float() + exact).to(dtype))
+
+
+def test_residuals_of_different_kinds_are_refused() -> None:
+    kinds = ops.Residuals(ops.Residuals.zeros(GROUPS, 1, 0).sender, ops.Residuals.zeros(GROUPS, 1, 0, "int8").owner, 0)
+    with pytest.raises(RuntimeError, match="sender is float32, owner int8"):
+        ops.encode(_tensor(), WHOLE, row_length=ROW, residuals=kinds, with_owner=True)
+    short = ops.Residuals(torch.zeros(65 * GROUPS, dtype=torch.int8), torch.zeros(0, dtype=torch.int8), 0)
+    with pytest.raises(RuntimeError, match="no multiple of the 66 of a group"):
+        ops.encode(_tensor(), WHOLE, row_length=ROW, residuals=short)
+
+
 def test_compiled_whole_and_for_any_number_of_rows() -> None:  # H1
     def sum_of_two(x: torch.Tensor, y: torch.Tensor, sender: torch.Tensor) -> torch.Tensor:
         groups, row = x.shape[0] * 2, x.shape[1]
         mine = torch.ops.echo.encode(x * 2, sender, None, 0, row, 4, True, 0, groups)
         other = torch.ops.echo.encode(y * 2, None, None, 0, row, 4, True, 0, groups)
         out = torch.empty_like(x)
-        poisoned = torch.ops.echo.decode(out, [mine, other], None, None, 0, row, 1, 4, True, 0, groups)
+        poisoned = torch.ops.echo.decode(out, [mine, other], None, None, 0, row, 1, False, 4, True, 0, groups)
         return out + 1 + poisoned
 
     compiled = torch.compile(sum_of_two, fullgraph=True, dynamic=True, backend="aot_eager")

@@ -60,6 +60,7 @@ Info collect_info() {
       variable("ECHO_TIMEOUT_MS", "30000", "longest wait of creation and of any call, milliseconds"),
       variable("ECHO_SHM_SLOT_BYTES", "by world size", "bytes of one mailbox slot, equal on all ranks"),
       variable("ECHO_CODEC", "the fastest", "name of the codec to use"),
+      variable("ECHO_THREADS", "processors / ranks of this host", "threads that code large calls, 1 to 256"),
       variable("ECHO_DEBUG", "0", "1: communicators log to stderr"),
   };
   return info;

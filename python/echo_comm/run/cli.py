@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import NoReturn
 
 from echo_comm import __version__
-from echo_comm._library import EchoError, library
+from echo_comm._library import STORES, EchoError, library
 from echo_comm.run.job import Job, UsageError
 from echo_comm.run.source import check_early
 
@@ -54,6 +54,7 @@ def _parser() -> argparse.ArgumentParser:
     run.add_argument("--tokens", type=_whole(1, 4096), default=24, metavar="N", help="tokens to generate (24)")
     run.add_argument("--min-bytes", type=_whole(0), default=0, metavar="B", help="smaller all-reduces stay exact (0)")
     run.add_argument("--feedback", choices=("on", "none"), default="on", help="carry rounding errors on (on)")
+    run.add_argument("--residuals", choices=STORES, default="auto", help="how they are kept between calls (auto: int8)")
     run.add_argument("--bits", type=int, choices=(3, 4, 5, 6, 8, 16), default=4, help="bits per value (4)")
     run.add_argument("--dtype", choices=("float32", "bfloat16"), default="float32", help="of the model (float32)")
     run.add_argument(

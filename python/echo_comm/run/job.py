@@ -22,6 +22,7 @@ class Job:
     tokens: int
     min_bytes: int
     feedback: str
+    residuals: str
     bits: int
     dtype: str
     eval_tokens: int

@@ -41,7 +41,12 @@ def _join_group(job: Job, rank: int, rendezvous: str) -> tuple[dist.device_mesh.
     config = echo.EchoConfig.from_env()
     group.configure(
         echo.EchoConfig(
-            bits=job.bits, feedback=job.feedback, min_bytes=job.min_bytes, name=job.name, disable=config.disable
+            bits=job.bits,
+            feedback=job.feedback,
+            residuals=job.residuals,
+            min_bytes=job.min_bytes,
+            name=job.name,
+            disable=config.disable,
         )
     )
     try:

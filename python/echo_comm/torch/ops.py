@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
+from typing import Literal
 
 import torch
 from torch import Tensor
@@ -66,19 +67,48 @@ def encoded_size(count: int, itemsize: int, row_length: int, bits: int, begin: i
     return (elements_before(end) - elements_before(begin)) * itemsize
 
 
+Store = Literal["fp32", "int8", "int16"]
+
+
+def _zeros(groups: int, store: Store) -> Tensor:
+    if store == "fp32":
+        return torch.zeros(groups, GROUP)
+    if store == "int8":
+        return torch.zeros(groups * (GROUP + 2), dtype=torch.int8)
+    return torch.zeros(groups * (GROUP + 1), dtype=torch.int16)
+
+
+def _widened(residual: Tensor) -> Tensor:
+    values = residual.numel() // (GROUP + 2) * GROUP
+    return torch.cat([residual[:values].to(torch.int16), residual[values:].view(torch.int16)])
+
+
 @dataclass(frozen=True)
 class Residuals:
-    """What rank `rank` of `size` owes in a pass: the sender residual of the tensor, the owner residual of its chunk."""
+    """What rank `rank` of `size` owes in a pass: the sender residual of the tensor, the owner residual of its chunk.
+
+    Kept as float32 tensors of 64 values a group; or as int8 or int16 tensors: 64 values for each group, then the bytes
+    of one bf16 scale for each group (numerics.md section 8). All zero: nothing is owed.
+    """
 
     sender: Tensor
     owner: Tensor
     owner_begin: int
 
     @classmethod
-    def zeros(cls, groups: int, size: int, rank: int) -> Residuals:
+    def zeros(cls, groups: int, size: int, rank: int, store: Store = "fp32") -> Residuals:
         """Of a new pass."""
         begin, end = chunk(groups, size, rank)
-        return cls(torch.zeros(groups, GROUP), torch.zeros(end - begin, GROUP), begin)
+        return cls(_zeros(groups, store), _zeros(end - begin, store), begin)
+
+    @property
+    def bytes(self) -> int:
+        """Memory held."""
+        return self.sender.nbytes + self.owner.nbytes
+
+    def widened(self) -> Residuals:
+        """The same values, kept as int16 instead of int8."""
+        return Residuals(_widened(self.sender), _widened(self.owner), self.owner_begin)
 
     def reset(self) -> None:
         """Begins a new pass."""
@@ -145,14 +175,18 @@ def decode(
     *,
     row_length: int = 0,
     divisor: int = 1,
+    add: bool = False,
     bits: int = 4,
     rotation: bool = True,
     residuals: Residuals | None = None,
 ) -> Tensor:
-    """Writes the groups of `out`: one part is a sum, several are added in rank order. Returns [poisoned groups]."""
+    """Writes the groups of `out`: one part is a sum, several are added in rank order. Returns [poisoned groups].
+
+    add: out += decoded instead, in fp32 and rounded once.
+    """
     _refuse_grad(out)
     state = residuals or NO_RESIDUALS
-    return torch.ops.echo.decode(out, list(encoded), *state, row_length, divisor, bits, rotation, *groups)
+    return torch.ops.echo.decode(out, list(encoded), *state, row_length, divisor, add, bits, rotation, *groups)
 
 
 # ---- shape-only kernels, for torch.compile -----------------------------------------------------
@@ -186,6 +220,6 @@ def _reduce_fake(  # type: ignore[no-untyped-def]
 
 @torch.library.register_fake("echo::decode")
 def _decode_fake(  # type: ignore[no-untyped-def]
-    out, encoded, sender, owner, owner_begin, row_length, divisor, bits, rotation, group_begin, group_end
+    out, encoded, sender, owner, owner_begin, row_length, divisor, add, bits, rotation, group_begin, group_end
 ):
     return out.new_empty([1], dtype=torch.int64)

@@ -116,15 +116,15 @@ class ShmRoute:
 
     name = "shm"
 
-    def __init__(self, comm: Communicator) -> None:
-        self.comm = comm
+    def __init__(self, comm: Communicator, store: str) -> None:
+        self.comm, self.store = comm, store
 
     def residuals(self, count: int, row_length: int, earlier: State | None) -> Feedback:
         """See Route."""
         if isinstance(earlier, Feedback) and earlier.capacity >= count:
             earlier.reset()
             return earlier
-        return Feedback(self.comm, count)
+        return Feedback(self.comm, count, self.store)
 
     def all_reduce(self, x: Tensor, call: Call, state: State | None) -> None:
         """See Route."""
@@ -150,18 +150,37 @@ class ShmRoute:
 # ---- inner group -------------------------------------------------------------------------------
 
 
-@dataclass
 class _InnerState:
-    residuals: ops.Residuals
-    count: int
-    row_length: int
+    """As Feedback of the C library: "auto" is int8, from call 257 of a pass on int16."""
+
+    INT8_CALLS = 256
+
+    def __init__(self, count: int, row_length: int, size: int, rank: int, store: str) -> None:
+        self.count, self.row_length, self.size, self.rank, self.store = count, row_length, size, rank, store
+        self.calls = 0
+        self.residuals = self._zeros()
+
+    def _zeros(self) -> ops.Residuals:
+        store = "int8" if self.store == "auto" else self.store
+        return ops.Residuals.zeros(ops.groups_of(self.count, self.row_length), self.size, self.rank, store)
 
     @property
     def bytes(self) -> int:
-        return 4 * (self.residuals.sender.numel() + self.residuals.owner.numel())
+        return self.residuals.bytes
 
     def reset(self) -> None:
-        self.residuals.reset()
+        widened = self.store == "auto" and self.calls > self.INT8_CALLS
+        self.calls = 0
+        if widened:
+            self.residuals = self._zeros()
+        else:
+            self.residuals.reset()
+
+    def next_call(self) -> ops.Residuals:
+        if self.store == "auto" and self.calls == self.INT8_CALLS:
+            self.residuals = self.residuals.widened()
+        self.calls += 1
+        return self.residuals
 
 
 # Header of a call, exchanged before anything else: sequence, count, row length, dtype, bits, flags, algorithm.
@@ -187,7 +206,7 @@ class InnerRoute:
     def __init__(self, gloo: dist.ProcessGroup, rank: int, size: int, config: EchoConfig) -> None:
         self.gloo, self.rank, self.size = gloo, rank, size
         self.timeout = timedelta(seconds=config.timeout_s)
-        self.batch_invariant = config.batch_invariant
+        self.batch_invariant, self.store = config.batch_invariant, config.residuals
         self.sequence = 0
         self.sent = RouteCounters()
         self.failed: EchoError | None = None
@@ -197,8 +216,7 @@ class InnerRoute:
         if isinstance(earlier, _InnerState) and (earlier.count, earlier.row_length) == (count, row_length):
             earlier.reset()
             return earlier
-        groups = ops.groups_of(count, row_length)
-        return _InnerState(ops.Residuals.zeros(groups, self.size, self.rank), count, row_length)
+        return _InnerState(count, row_length, self.size, self.rank, self.store)
 
     def all_reduce(self, x: Tensor, call: Call, state: State | None) -> None:
         """See Route."""
@@ -207,7 +225,7 @@ class InnerRoute:
         assert state is None or isinstance(state, _InnerState)
         try:
             self._agree(x, call, state is not None)
-            residuals = state.residuals if state else None
+            residuals = state.next_call() if state else None
             flat = x.view(-1)
             with torch.no_grad():
                 if call.algorithm == ONE_SHOT:
@@ -349,12 +367,13 @@ def open_route(gloo: dist.ProcessGroup, rank: int, size: int, config: EchoConfig
             f"shm://{first['name']}?rank={rank}&size={size}",
             timeout_ms=int(config.timeout_s * 1000),
             batch_invariant=config.batch_invariant,
+            threads=config.threads or torch.get_num_threads(),
         )
     except EchoError as error:
         outcome = [str(error)[:600], error.result]
     failures = [(peer, *entry) for peer, entry in enumerate(_exchange(inner, outcome)) if entry[1]]
     if not failures and comm is not None:
-        return ShmRoute(comm), "all ranks joined one shared memory region"
+        return ShmRoute(comm, config.residuals), "all ranks joined one shared memory region"
     if comm is not None:
         comm.close()
     peer, text, result = failures[0]
