@@ -13,6 +13,7 @@ from collections.abc import Callable
 from ctypes import POINTER, byref, c_char_p, c_float, c_int, c_int64, c_size_t, c_uint64, c_void_p
 from functools import cache
 from pathlib import Path
+from typing import Literal
 
 BITS_EXACT = 16  # bits of the exact path
 GROUP = 64  # values per group
@@ -145,6 +146,7 @@ class CommStats(_Struct):
 
 
 # In the order of echo_store_t.
+Store = Literal["auto", "fp32", "int8", "int16"]
 STORES = ("auto", "fp32", "int8", "int16")
 
 _SIGNATURES: dict[str, tuple[object, list[object]]] = {
@@ -209,7 +211,7 @@ class Feedback:
     store: how they are kept, "fp32", "int8" or "int16"; "auto": int8, from the 257th call of a pass on int16.
     """
 
-    def __init__(self, comm: Communicator, capacity: int, store: str = "auto") -> None:
+    def __init__(self, comm: Communicator, capacity: int, store: Store = "auto") -> None:
         handle = c_void_p()
         check(library().echo_feedback_create(comm.handle, capacity, STORES.index(store), byref(handle)))
         self.handle, self.capacity = handle, capacity

@@ -7,6 +7,8 @@ import os
 from dataclasses import asdict, dataclass
 from pathlib import Path
 
+from echo_comm._library import Store
+
 
 class UsageError(Exception):
     """The user can mend it: shown as one line, exit status 2."""
@@ -22,7 +24,7 @@ class Job:
     tokens: int
     min_bytes: int
     feedback: str
-    residuals: str
+    residuals: Store
     bits: int
     dtype: str
     eval_tokens: int

@@ -5,12 +5,10 @@ from __future__ import annotations
 import os
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Literal
 
-from echo_comm._library import STORES
+from echo_comm._library import STORES, Store
 
 BITS = (3, 4, 5, 6, 8, 16)
-Store = Literal["auto", "fp32", "int8", "int16"]
 
 
 @dataclass(frozen=True)

@@ -38,6 +38,7 @@ from echo_comm._library import (
     EchoStateError,
     EchoTimeoutError,
     Feedback,
+    Store,
     check,
     library,
 )
@@ -116,7 +117,7 @@ class ShmRoute:
 
     name = "shm"
 
-    def __init__(self, comm: Communicator, store: str) -> None:
+    def __init__(self, comm: Communicator, store: Store) -> None:
         self.comm, self.store = comm, store
 
     def residuals(self, count: int, row_length: int, earlier: State | None) -> Feedback:
@@ -155,7 +156,7 @@ class _InnerState:
 
     INT8_CALLS = 256
 
-    def __init__(self, count: int, row_length: int, size: int, rank: int, store: str) -> None:
+    def __init__(self, count: int, row_length: int, size: int, rank: int, store: Store) -> None:
         self.count, self.row_length, self.size, self.rank, self.store = count, row_length, size, rank, store
         self.calls = 0
         self.residuals = self._zeros()
