@@ -114,8 +114,6 @@ bool is_poisoned(ConstGroupValues v) { return largest_magnitude(v) >= kPoisonBit
 
 bool all_finite(ConstGroupValues v) { return largest_magnitude(v) < kInfinityBits; }
 
-bool is_poisoned_scale(uint16_t scale) { return (scale & 0x7F80U) == 0x7F80U; }
-
 uint16_t encode_group(ConstGroupValues v, int bits, uint8_t* codes, float* residual) {
   const uint32_t magnitude = largest_magnitude(v);
   if (magnitude >= kPoisonBits) return encode_without_values(kPoisonedScale, bits, codes, residual);

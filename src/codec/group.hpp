@@ -39,7 +39,7 @@ void decode_group(const uint8_t* codes, uint16_t scale, int bits, GroupValues v)
 // A group whose values cannot be coded: any of them not finite, or 2^124 and more.
 bool is_poisoned(ConstGroupValues v);
 bool all_finite(ConstGroupValues v);
-bool is_poisoned_scale(uint16_t scale);
+constexpr bool is_poisoned_scale(uint16_t scale) { return (scale & 0x7F80U) == 0x7F80U; }
 
 // Scales below 2^118: nothing that 64 codes of up to 8 bits make of them, rotated or not, leaves the finite numbers.
 // Encoders write larger ones only for values near the limit of 2^124; other bytes may hold any.

@@ -56,9 +56,8 @@ HWY_INLINE VU bits_of(V v) { return hn::BitCast(U(), v); }
 
 // ---- rounding to integers ------------------------------------------------------------------------------------------
 
-// |x| < 2^22: x + 1.5 * 2^23 has no bits behind the binary point, and the integer, plus kRoundedBits, as its bits.
+// |x| < 2^21: x + 1.5 * 2^23 has no bits behind the binary point, and the integer in its low bits.
 inline constexpr float kRound = 0x1.8p23F;
-inline constexpr uint32_t kRoundedBits = std::bit_cast<uint32_t>(kRound);
 
 // ---- elements; element.hpp has the same in scalar code -------------------------------------------------------------
 
@@ -206,8 +205,8 @@ class Tile {
       negative = hn::Max(negative, hn::Max(bits_of(even), bits_of(odd)));
     }
     const auto at = static_cast<std::size_t>(size_);
-    positive_[at] = hn::GetLane(hn::MaxOfLanes(I(), positive));
-    negative_[at] = hn::GetLane(hn::MaxOfLanes(U(), negative));
+    hn::Store(positive, I(), positive_[at].data());
+    hn::Store(negative, U(), negative_[at].data());
     residuals_[at] = residual;
     ++size_;
   }
@@ -215,8 +214,9 @@ class Tile {
   // Writes codes and scales of the groups, renews their residuals, forgets them. Returns the number of poisoned groups.
   HWY_INLINE int64_t encode(int bits, uint8_t* codes, std::byte* scales) {
     int64_t poisoned = 0;
+    const float unit = 1.0F / static_cast<float>(lowest_code(bits));
     std::array<uint16_t, kCapacity> scale;
-    for (int at = 0; at < size_; ++at) scale[static_cast<std::size_t>(at)] = scale_of(at, bits);
+    for (int at = 0; at < size_; ++at) scale[static_cast<std::size_t>(at)] = scale_of(at, unit);
     for (int at = 0; at < size_; ++at) {
       const uint16_t bits16 = scale[static_cast<std::size_t>(at)];
       uint8_t* to = codes + at * code_bytes(bits);
@@ -228,7 +228,14 @@ class Tile {
         round(at, bits, bits16, to);
       }
     }
-    for (int at = 0; at < size_; ++at) keep_rest(at);
+    std::array<uint32_t, kCapacity> rest;
+    for (int at = 0; at < size_; ++at) {
+      const auto index = static_cast<std::size_t>(at);
+      if (residuals_[index]) rest[index] = hn::GetLane(hn::MaxOfLanes(U(), hn::Load(U(), largest_rest_[index].data())));
+    }
+    for (int at = 0; at < size_; ++at) {
+      if (residuals_[static_cast<std::size_t>(at)]) keep_rest(at, rest[static_cast<std::size_t>(at)]);
+    }
     size_ = 0;
     return poisoned;
   }
@@ -236,19 +243,19 @@ class Tile {
  private:
   [[nodiscard]] float* values_of(int at) { return values_[static_cast<std::size_t>(at)].data(); }
 
-  // numerics.md section 2, step 3.
-  [[nodiscard]] uint16_t scale_of(int at, int bits) {
-    const int32_t positive = std::max(positive_[static_cast<std::size_t>(at)], 0);
-    const uint32_t raw = negative_[static_cast<std::size_t>(at)];
+  // numerics.md section 2, step 3. unit: 1 / lowest code, a power of two, so the product is exact.
+  [[nodiscard]] HWY_INLINE uint16_t scale_of(int at, float unit) {
+    const auto index = static_cast<std::size_t>(at);
+    const int32_t positive = std::max(hn::GetLane(hn::MaxOfLanes(I(), hn::Load(I(), positive_[index].data()))), 0);
+    const uint32_t raw = hn::GetLane(hn::MaxOfLanes(U(), hn::Load(U(), negative_[index].data())));
     const auto negative = static_cast<int32_t>((raw >> 31) != 0 ? raw & 0x7FFFFFFFU : 0U);
     const auto magnitude = static_cast<uint32_t>(std::max(positive, negative));
     if (HWY_UNLIKELY(magnitude >= kPoisonBits)) return kPoisonedScale;
     if (HWY_UNLIKELY(magnitude < kZeroBits)) return 0;
     bool is_negative = negative > positive;
     if (HWY_UNLIKELY(negative == positive)) is_negative = first_is_negative(at, magnitude);
-    const auto lowest = static_cast<float>(lowest_code(bits));
     const auto extremum = std::bit_cast<float>(magnitude | (is_negative ? 0x80000000U : 0U));
-    return float_to_bf16_up(extremum * (1.0F / lowest));  // a power of two: exact
+    return float_to_bf16_up(extremum * unit);
   }
 
   // Both signs reach the magnitude: the lowest index decides.
@@ -265,7 +272,7 @@ class Tile {
     each(zero, [=](V) { return hn::BitCast(F(), hn::Set(I(), -lowest_code(bits))); });
     pack(zero, bits, codes);
     std::fill_n(values_of(at), kGroup, 0.0F);
-    largest_rest_[static_cast<std::size_t>(at)] = 0;
+    largest_rest_[static_cast<std::size_t>(at)].fill(0);
   }
 
   // Steps 4 and 5. No code falls below the lowest: the scale was rounded up. code * scale is exact (8 and 8 bits), so a
@@ -275,9 +282,10 @@ class Tile {
     const float scale = bf16_to_float(scale_bits);
     const V factor = hn::Set(F(), scale);
     const V inverse = hn::Set(F(), 1.0F / scale);
-    const V shift = hn::Set(F(), kRound);
-    const V highest = hn::Set(F(), kRound - static_cast<float>(lowest_code(bits)) - 1.0F);
-    const VU to_stored = hn::Set(U(), static_cast<uint32_t>(-lowest_code(bits)) - kRoundedBits);
+    // Even, so that ties still go to even codes; the low bits then are the stored value, code - lowest.
+    const float zero = kRound - static_cast<float>(lowest_code(bits));
+    const V shift = hn::Set(F(), zero);
+    const V highest = hn::Set(F(), zero - static_cast<float>(lowest_code(bits)) - 1.0F);
     const bool with_rest = static_cast<bool>(residuals_[static_cast<std::size_t>(at)]);
     VU largest = hn::Zero(U());
     Group stored;
@@ -289,31 +297,31 @@ class Tile {
         hn::Store(rest, F(), from);
         largest = hn::Max(largest, hn::And(bits_of(rest), hn::Set(U(), 0x7FFFFFFFU)));
       }
-      return hn::BitCast(F(), hn::Add(bits_of(rounded), to_stored));
+      return rounded;
     };
     for (int i = 0; i < vectors(); ++i) {
       stored.even.set(i, round_vector(values + i * lanes()));
       stored.odd.set(i, round_vector(values + kHalf + i * lanes()));
     }
-    if (with_rest) largest_rest_[static_cast<std::size_t>(at)] = hn::GetLane(hn::MaxOfLanes(U(), largest));
+    if (with_rest) hn::Store(largest, U(), largest_rest_[static_cast<std::size_t>(at)].data());
     pack(stored, bits, codes);
   }
 
-  HWY_INLINE void keep_rest(int at) {
-    const GroupResidual& residual = residuals_[static_cast<std::size_t>(at)];
-    if (!residual) return;
+  HWY_INLINE void keep_rest(int at, uint32_t magnitude) {
     Group rest;
     for (int i = 0; i < vectors(); ++i) {
       rest.even.set(i, hn::Load(F(), values_of(at) + i * lanes()));
       rest.odd.set(i, hn::Load(F(), values_of(at) + kHalf + i * lanes()));
     }
-    keep(rest, largest_rest_[static_cast<std::size_t>(at)], residual);
+    keep(rest, magnitude, residuals_[static_cast<std::size_t>(at)]);
   }
 
   alignas(64) std::array<std::array<float, kGroup>, kCapacity> values_;  // then: what rounding left of them
-  std::array<int32_t, kCapacity> positive_;                              // extremes of both signs, as bits
-  std::array<uint32_t, kCapacity> negative_;
-  std::array<uint32_t, kCapacity> largest_rest_;  // magnitude, as bits
+  // Extremes of both signs and largest magnitude of what rounding left, as bits: a vector each, reduced for all groups
+  // of the tile at once, since that takes long for one.
+  alignas(64) std::array<std::array<int32_t, 16>, kCapacity> positive_;
+  alignas(64) std::array<std::array<uint32_t, 16>, kCapacity> negative_;
+  alignas(64) std::array<std::array<uint32_t, 16>, kCapacity> largest_rest_;
   std::array<GroupResidual, kCapacity> residuals_;
   int size_ = 0;
 };
@@ -371,7 +379,13 @@ struct VectorKernel {
   static HWY_INLINE bool is_poisoned(const Group& group) { return largest_magnitude(group) >= kPoisonBits; }
   static HWY_INLINE bool all_finite(const Group& group) { return largest_magnitude(group) < kInfinityBits; }
 
-  static HWY_INLINE void owed(const GroupResidual& residual, Group& group) { HWY_NAMESPACE::owed(residual, group); }
+  static HWY_INLINE void owed(const GroupResidual& residual, Group& group) {
+    zero(group);
+    add_owed(residual, group);
+  }
+  static HWY_INLINE void add_owed(const GroupResidual& residual, Group& group) {
+    HWY_NAMESPACE::add_owed(residual, group);
+  }
   static HWY_INLINE void keep(Group& rest, const GroupResidual& residual) {
     HWY_NAMESPACE::keep(rest, largest_magnitude(rest), residual);
   }
@@ -403,8 +417,7 @@ struct VectorKernel {
       for (int i = 0; i < vectors(); ++i) {
         const VU even = narrowed<Element, kWithNan>(group.even.get(i));
         const VU odd = narrowed<Element, kWithNan>(group.odd.get(i));
-        const VU pairs = hn::Or(hn::ShiftRight<16>(even), hn::And(odd, hn::Set(U(), 0xFFFF0000U)));
-        hn::StoreU(hn::BitCast(halves, pairs), halves, stored + 2 * lanes() * i);
+        hn::StoreU(hn::BitCast(halves, odd_high(odd, hn::ShiftRight<16>(even))), halves, stored + 2 * lanes() * i);
       }
     }
   }

@@ -28,6 +28,16 @@ HWY_INLINE uint32_t largest_magnitude(const Group& group) {
   return hn::GetLane(hn::MaxOfLanes(U(), largest));
 }
 
+// High half of each lane from one vector, low half from another; the same for the odd and even bytes.
+HWY_INLINE VU odd_high(VU high, VU low) {
+  const hn::Repartition<uint16_t, U> d;
+  return hn::BitCast(U(), hn::OddEven(hn::BitCast(d, high), hn::BitCast(d, low)));
+}
+HWY_INLINE VU odd_bytes(VU odd, VU even) {
+  const hn::Repartition<uint8_t, U> d;
+  return hn::BitCast(U(), hn::OddEven(hn::BitCast(d, odd), hn::BitCast(d, even)));
+}
+
 // ---- narrow integers -----------------------------------------------------------------------------------------------
 
 inline constexpr bool kFixedBlocks =
@@ -71,23 +81,23 @@ HWY_INLINE void store_packed(VU packed, uint8_t* to) {
 
 using Bytes = std::array<uint8_t, kGroup>;
 
+// In the low byte of each lane: an even element in the low nibble, an odd one in the high. The lanes hold numbers below
+// 16 in their low byte; what is in the others stays out of it.
 HWY_INLINE VU pair_of_nibbles(const Group& stored, int i) {
-  const VU nibble = hn::Set(U(), 15U);
-  return hn::Or(hn::And(bits_of(stored.even.get(i)), nibble),
-                hn::ShiftLeft<4>(hn::And(bits_of(stored.odd.get(i)), nibble)));
+  return hn::Or(bits_of(stored.even.get(i)), hn::ShiftLeft<4>(bits_of(stored.odd.get(i))));
 }
+// In the low half of each lane: the low bytes of an even and an odd element.
 HWY_INLINE VU pair_of_bytes(const Group& stored, int i) {
-  const VU byte = hn::Set(U(), 255U);
-  return hn::Or(hn::And(bits_of(stored.even.get(i)), byte),
-                hn::ShiftLeft<8>(hn::And(bits_of(stored.odd.get(i)), byte)));
+  return odd_bytes(hn::ShiftLeft<8>(bits_of(stored.odd.get(i))), bits_of(stored.even.get(i)));
 }
 
+// Four bits are all there are: 5 and 6 bits come masked.
 HWY_INLINE void pack_nibbles(const Group& stored, uint8_t* codes) {
   if constexpr (kFixedBlocks) {
     for (int i = 0; i < vectors(); i += 4) {
-      const VU low = hn::Or(pair_of_nibbles(stored, i), hn::ShiftLeft<8>(pair_of_nibbles(stored, i + 1)));
-      const VU high = hn::Or(pair_of_nibbles(stored, i + 2), hn::ShiftLeft<8>(pair_of_nibbles(stored, i + 3)));
-      store_packed<1>(hn::Or(low, hn::ShiftLeft<16>(high)), codes + lanes() * i);
+      const VU low = odd_bytes(hn::ShiftLeft<8>(pair_of_nibbles(stored, i + 1)), pair_of_nibbles(stored, i));
+      const VU high = odd_bytes(hn::ShiftLeft<8>(pair_of_nibbles(stored, i + 3)), pair_of_nibbles(stored, i + 2));
+      store_packed<1>(odd_high(hn::ShiftLeft<16>(high), low), codes + lanes() * i);
     }
   } else {
     const hn::Rebind<uint8_t, U> bytes;
@@ -101,7 +111,7 @@ HWY_INLINE void pack_nibbles(const Group& stored, uint8_t* codes) {
 HWY_INLINE void pack_bytes(const Group& stored, uint8_t* codes) {
   if constexpr (kFixedBlocks) {
     for (int i = 0; i < vectors(); i += 2) {
-      const VU pairs = hn::Or(pair_of_bytes(stored, i), hn::ShiftLeft<16>(pair_of_bytes(stored, i + 1)));
+      const VU pairs = odd_high(hn::ShiftLeft<16>(pair_of_bytes(stored, i + 1)), pair_of_bytes(stored, i));
       store_packed<2>(pairs, codes + 2 * lanes() * i);
     }
   } else {
@@ -123,17 +133,19 @@ HWY_INLINE void pack_plane(const Bytes& bytes, int bit, uint8_t* plane) {
   }
 }
 
-HWY_INLINE void pack(const Group& stored, int bits, uint8_t* codes) {
+// The low `bits` bits of the lanes; the low byte holds no others.
+HWY_INLINE void pack(Group& stored, int bits, uint8_t* codes) {
   if (bits == 8) return pack_bytes(stored, codes);
+  if (bits == 4) return pack_nibbles(stored, codes);
+  Bytes bytes;
+  pack_bytes(stored, bytes.data());
   int bit = 0;
-  if (bits >= 4) {
+  if (bits > 4) {
+    each(stored, [](V v) HWY_ATTR { return hn::BitCast(F(), hn::And(bits_of(v), hn::Set(U(), 15U))); });
     pack_nibbles(stored, codes);
     codes += kGroup / 2;
     bit = 4;
   }
-  if (bit == bits) return;
-  Bytes bytes;
-  pack_bytes(stored, bytes.data());
   for (; bit < bits; ++bit, codes += kGroup / 8) pack_plane(bytes, bit, codes);
 }
 
@@ -192,11 +204,22 @@ HWY_INLINE void unpack(const uint8_t* codes, int bits, Group& stored) {
 
 // ---- residuals -----------------------------------------------------------------------------------------------------
 
-// Integers in the lanes -> floats times the scale; exact: at most 16 and 8 bits.
-HWY_INLINE V scaled(VI value, V scale) { return hn::Mul(hn::ConvertTo(F(), value), scale); }
+// Adds the element's residual. The product of at most 16 and 8 bits is exact, so a fused multiply-add rounds as the
+// specification's sum does.
+HWY_INLINE void add_scaled(VI value, V scale, Half& half, int i) {
+  half.set(i, hn::MulAdd(hn::ConvertTo(F(), value), scale, half.get(i)));
+}
 
-HWY_INLINE void owed(const GroupResidual& residual, Group& group) {
-  if (residual.store == Store::kFp32) return from_floats(reinterpret_cast<const float*>(residual.values), group);
+HWY_INLINE void add_owed(const GroupResidual& residual, Group& group) {
+  if (residual.store == Store::kFp32) {
+    Group e;
+    from_floats(reinterpret_cast<const float*>(residual.values), e);
+    for (int i = 0; i < vectors(); ++i) {
+      group.even.set(i, hn::Add(group.even.get(i), e.even.get(i)));
+      group.odd.set(i, hn::Add(group.odd.get(i), e.odd.get(i)));
+    }
+    return;
+  }
   uint16_t scale_bits = 0;
   std::memcpy(&scale_bits, residual.scale, sizeof scale_bits);
   const V scale = hn::Set(F(), bf16_to_float(scale_bits));
@@ -205,15 +228,15 @@ HWY_INLINE void owed(const GroupResidual& residual, Group& group) {
     const auto* values = reinterpret_cast<const int16_t*>(residual.values);
     for (int i = 0; i < vectors(); ++i) {
       const VI pairs = hn::PromoteTo(I(), hn::LoadU(words, values + lanes() * i));
-      group.even.set(i, scaled(hn::ShiftRight<24>(hn::ShiftLeft<24>(pairs)), scale));
-      group.odd.set(i, scaled(hn::ShiftRight<8>(pairs), scale));
+      add_scaled(hn::ShiftRight<24>(hn::ShiftLeft<24>(pairs)), scale, group.even, i);
+      add_scaled(hn::ShiftRight<8>(pairs), scale, group.odd, i);
     }
   } else {
     const auto* values = reinterpret_cast<const int32_t*>(residual.values);
     for (int i = 0; i < vectors(); ++i) {
       const VI pairs = hn::LoadU(I(), values + lanes() * i);
-      group.even.set(i, scaled(hn::ShiftRight<16>(hn::ShiftLeft<16>(pairs)), scale));
-      group.odd.set(i, scaled(hn::ShiftRight<16>(pairs), scale));
+      add_scaled(hn::ShiftRight<16>(hn::ShiftLeft<16>(pairs)), scale, group.even, i);
+      add_scaled(hn::ShiftRight<16>(pairs), scale, group.odd, i);
     }
   }
 }
@@ -230,7 +253,7 @@ HWY_INLINE void keep(Group& rest, uint32_t magnitude, const GroupResidual& resid
   if (residual.store == Store::kInt8) return pack_bytes(rest, reinterpret_cast<uint8_t*>(residual.values));
   auto* values = reinterpret_cast<uint32_t*>(residual.values);
   for (int i = 0; i < vectors(); ++i) {
-    const VU even = hn::And(bits_of(rest.even.get(i)), hn::Set(U(), 0xFFFFU));
-    hn::StoreU(hn::Or(even, hn::ShiftLeft<16>(bits_of(rest.odd.get(i)))), U(), values + lanes() * i);
+    hn::StoreU(odd_high(hn::ShiftLeft<16>(bits_of(rest.odd.get(i))), bits_of(rest.even.get(i))), U(),
+               values + lanes() * i);
   }
 }

@@ -43,6 +43,11 @@ struct ReferenceKernel {
   static bool all_finite(const Group& v) { return core::all_finite(v); }
 
   static void owed(const GroupResidual& residual, Group& e) { load_residual(residual, e); }
+  static void add_owed(const GroupResidual& residual, Group& v) {
+    Group e;
+    owed(residual, e);
+    add(v, e);
+  }
   static void keep(const Group& e, const GroupResidual& residual) { store_residual(e, residual); }
 
   // One group at a time.

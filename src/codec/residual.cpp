@@ -33,11 +33,6 @@ void store_values(ConstGroupValues e, float inverse, const GroupResidual& residu
 
 }  // namespace
 
-uint16_t residual_scale(uint32_t magnitude, Store store) {
-  if (magnitude < kZeroResidualBits || magnitude >= kInfinityBits) return 0;
-  return float_to_bf16_up(std::bit_cast<float>(magnitude) / largest_stored(store));
-}
-
 void load_residual(const GroupResidual& residual, GroupValues e) {
   if (residual.store == Store::kFp32) {
     std::memcpy(e.data(), residual.values, e.size_bytes());

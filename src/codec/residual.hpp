@@ -8,6 +8,7 @@
 #include <cstddef>
 #include <cstdint>
 
+#include "codec/element.hpp"
 #include "codec/group.hpp"
 #include "wire/format.hpp"
 #include "wire/layout.hpp"
@@ -66,6 +67,9 @@ void store_residual(ConstGroupValues e, const GroupResidual& residual);
 void clear_residual(const GroupResidual& residual);
 
 // The scale of a group's residual from its largest magnitude (as fp32 bits): bf16, 0 for a group kept as zeros.
-uint16_t residual_scale(uint32_t magnitude, Store store);
+inline uint16_t residual_scale(uint32_t magnitude, Store store) {
+  if (magnitude < kZeroResidualBits || magnitude >= kInfinityBits) return 0;
+  return float_to_bf16_up(std::bit_cast<float>(magnitude) / largest_stored(store));
+}
 
 }  // namespace echo_comm::core

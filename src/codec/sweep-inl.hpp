@@ -11,6 +11,7 @@
 //   Kernel::from(floats, group), to(group, floats) 64 floats <-> group
 //   Kernel::owed(residual, group), keep(group, residual)
 //                                                  residual of one group <-> group
+//   Kernel::add_owed(residual, group)              group += residual
 //   Kernel::rotate, add, divide                    in place
 //   Kernel::is_poisoned, all_finite
 //   Kernel::decode(codes, scale, bits, group)      as decode_group of group.hpp
@@ -91,7 +92,7 @@ class Sweep {
       Group v;
       own_addend(in, group, v);
       if (const GroupResidual owner = residuals_.owner_of(group)) {
-        add_owed(owner, v);
+        Kernel::add_owed(owner, v);
         clear_residual(owner);
       }
       encoder.put(v, residuals_.sender_of(group));
@@ -119,7 +120,7 @@ class Sweep {
         Kernel::add(total, addend);
       }
       const GroupResidual owner = residuals_.owner_of(group);
-      if (owner) add_owed(owner, total);
+      if (owner) Kernel::add_owed(owner, total);
       encoder.put(total, owner);
     }
     return encoder.finish();
@@ -159,17 +160,11 @@ class Sweep {
     Kernel::template load<Element>(padded.data(), v);
   }
 
-  ECHO_INLINE void add_owed(const GroupResidual& residual, Group& v) const {
-    Group e;
-    Kernel::owed(residual, e);
-    Kernel::add(v, e);
-  }
-
   // Hx + e.
   ECHO_INLINE void own_addend(const Stored* in, int64_t group, Group& v) const {
     load(in, group, v);
     if (rotation()) Kernel::rotate(v);
-    if (const GroupResidual sender = residuals_.sender_of(group)) add_owed(sender, v);
+    if (const GroupResidual sender = residuals_.sender_of(group)) Kernel::add_owed(sender, v);
   }
 
   // The owner's own addend enters the sum unrounded, so nothing of it is owed; batch invariant: coded like the others.
