@@ -39,6 +39,20 @@ class Corrupt(unittest.TestCase):
         self.assertEqual((row["wrong"], row["diverged"]), (2, 4))
         self.assertEqual((row["in_place"]["wrong"], row["in_place"]["diverged"]), (2, 4))
 
+    def test_wrong_bytes_of_codecs(self) -> None:
+        with tempfile.TemporaryDirectory() as folder:
+            file = Path(folder) / "out.json"
+            args = ("--feedback", "none,int8", "--target", "all", "--time", "0", "--json", str(file))
+            for values in ("1000", "1000000"):
+                done = run("echo-perf", "codec", *args, "--values", values, LD_PRELOAD=PRELOAD)
+                rows = json.loads(file.read_text(encoding="utf-8"))["rows"]
+                if {row["target"] for row in rows} == {"reference"}:
+                    self.skipTest("built without vector codecs")
+                self.assertEqual((done.returncode, done.stderr), (1, ""), done.stdout)
+                for row in rows:
+                    self.assertEqual(row["wrong"], 0 if row["target"] == "reference" else 1, row)
+                self.assertIn(f"# wrong: {sum(row['wrong'] for row in rows)}  FAILED", done.stdout)
+
     def test_the_doctor_notices(self) -> None:
         done = run("echo-info", "--doctor", LD_PRELOAD=PRELOAD)
         self.assertEqual(done.returncode, 1)

@@ -5,12 +5,15 @@
 //   measure    what a rank does: verify.cpp checks results, measure.cpp takes times
 //   results    what was measured, in memory that all ranks share
 //   report     table.cpp, json.cpp, csv.cpp: what the reader gets
+//   codec_*    the subcommand `codec`, see codec_main.hpp
 //
 // Exit status: 0 all results right; 1 an element was wrong or ranks diverged, or a rank failed; 2 bad usage.
 #include <exception>
 #include <optional>
+#include <string_view>
 
 #include "common/command_line.hpp"
+#include "echo_perf/codec_main.hpp"
 #include "echo_perf/options.hpp"
 #include "echo_perf/ranks.hpp"
 #include "echo_perf/report.hpp"
@@ -48,13 +51,15 @@ int run(int argc, const char* const* argv) {
 
 int main(int argc, char** argv) {
   using namespace echo_comm::tools;
+  const bool codec = argc > 1 && std::string_view(argv[1]) == "codec";
+  const char* tool = codec ? "echo-perf codec" : "echo-perf";
   try {
-    return run(argc, argv);
+    return codec ? run_codec(argc - 1, argv + 1) : run(argc, argv);
   } catch (const UsageError& error) {
-    complain("echo-perf", error.what());
+    complain(tool, error.what());
     return kExitUsage;
   } catch (const std::exception& error) {
-    complain("echo-perf", error.what());
+    complain(tool, error.what());
     return kExitFailed;
   }
 }

@@ -3,18 +3,12 @@
 #include <algorithm>
 #include <chrono>
 #include <cstring>
-#include <new>
 #include <vector>
 
 #include "common/element.hpp"
 #include "common/inputs.hpp"
 
 namespace echo_comm::tools {
-
-Buffer::Buffer(std::size_t bytes)
-    : memory_(static_cast<std::byte*>(std::aligned_alloc(4096, (bytes + 4095) / 4096 * 4096))) {
-  if (memory_ == nullptr) throw std::bad_alloc();
-}
 
 RankRun::RankRun(const Options& options, SharedResults& results, Communicator comm)
     : options_(options), results_(results), comm_(std::move(comm)), in_(options.largest()), out_(options.largest()) {

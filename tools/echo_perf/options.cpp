@@ -1,19 +1,14 @@
 #include "echo_perf/options.hpp"
 
 #include <algorithm>
-#include <array>
-#include <utility>
 
 #include "common/command_line.hpp"
 #include "common/element.hpp"
 #include "common/host.hpp"
+#include "echo_perf/words.hpp"
 
 namespace echo_comm::tools {
 namespace {
-
-// A word of the command line and what it stands for.
-template <class T>
-using Words = std::vector<std::pair<std::string, T>>;
 
 const Words<echo_dtype_t> kTypes = {{"float", ECHO_FLOAT32}, {"half", ECHO_FLOAT16}, {"bfloat16", ECHO_BFLOAT16}};
 const Words<echo_op_t> kOps = {{"sum", ECHO_SUM}, {"avg", ECHO_AVG}};
@@ -27,23 +22,6 @@ const Words<bool> kCollectives = {{"all_reduce", true}};
 
 constexpr std::size_t kMostSizes = 4096;
 constexpr std::uint64_t kMostBytes = std::uint64_t{1} << 40;
-
-template <class T>
-CLI::Option* add_word(CLI::App& app, const std::string& flags, std::string& word, const Words<T>& words,
-                      const std::string& text) {
-  std::string choices;
-  for (const auto& [name, value] : words) choices += (choices.empty() ? "" : "|") + name;
-  const auto check = [&words, choices](const std::string& given) {
-    const bool known = std::ranges::any_of(words, [&](const auto& entry) { return entry.first == given; });
-    return known ? std::string() : "'" + given + "' is none of " + choices;
-  };
-  return app.add_option(flags, word, text)->check(check)->type_name(choices)->capture_default_str();
-}
-
-template <class T>
-T meaning(const Words<T>& words, const std::string& word) {
-  return std::ranges::find_if(words, [&](const auto& entry) { return entry.first == word; })->second;
-}
 
 // The sizes to run, each cut to whole elements; neighbours that become equal are one.
 struct Steps {
@@ -96,6 +74,7 @@ Parsed parse_options(int argc, const char* const* argv) {
 
   CLI::App app("Measures Echo's collectives in the form of nccl-tests, next to Echo's exact path.", "echo-perf");
   app.set_version_flag("--version", std::string("echo-perf ") + ECHO_VERSION_STRING);
+  app.footer("echo-perf codec ... measures the codec alone, see echo-perf codec --help");
   app.option_defaults()->multi_option_policy(CLI::MultiOptionPolicy::Throw);
   add_word(app, "--collective", options.collective, kCollectives, "what to measure");
   const CLI::AsSizeValue size(false);  // 4K is 4096
