@@ -248,8 +248,9 @@ typedef struct echo_residuals {
 /** Bytes of a residual of `groups` groups. -1 when groups is negative or store unknown. */
 ECHO_API int64_t echo_residual_bytes(int64_t groups, echo_store_t store);
 
-/** Names of the codecs that this processor can run, the fastest first, "reference" last; NULL past the end. All give the
- * same bits. Constant strings; thread-safe. */
+/** Names of the codecs that this processor can run: the fastest first, then "reference" (scalar), then "EMU128" (emulated
+ * vectors, for tests; where Highway was there at build time); NULL past the end. All give the same bits. Constant
+ * strings; thread-safe. */
 ECHO_API const char* echo_codec_name(int index);
 
 /** Name of the codec in use: the fastest, or the one named by the variable ECHO_CODEC when the process first used Echo.

@@ -10,6 +10,7 @@ const std::vector<const Codec*>& available_codecs() {
   static const std::vector<const Codec*> codecs = [] {
     std::vector<const Codec*> list = vector_codecs();
     list.push_back(&reference_codec());
+    for (const Codec* codec : emulated_codecs()) list.push_back(codec);
     return list;
   }();
   return codecs;

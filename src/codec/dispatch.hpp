@@ -8,7 +8,7 @@
 
 namespace echo_comm::core {
 
-// What this processor can run, best first; the reference comes last.
+// What this processor can run, best first; then the reference, then emulated vectors.
 const std::vector<const Codec*>& available_codecs();
 
 // By name, "" for the best; null when there is none of that name.

@@ -31,6 +31,7 @@ class Half {
 #else
 class Half {
  public:
+  HWY_INLINE Half() {}  // written out, because implicit members are not compiled for the instruction set
   HWY_INLINE V get(int i) const { return v_[i]; }
   HWY_INLINE void set(int i, V v) { v_[i] = v; }
 
@@ -40,6 +41,8 @@ class Half {
 #endif
 
 struct Group {
+  HWY_INLINE Group() {}
+
   Half even;
   Half odd;
 };
@@ -180,7 +183,7 @@ HWY_INLINE void turn(Group& group) {
 HWY_INLINE void to_values(Group& stored, float factor, int bits) {
   const VI lowest = hn::Set(I(), lowest_code(bits));
   const V scale = hn::Set(F(), factor);
-  each(stored, [=](V v) HWY_ATTR { return hn::Mul(hn::ConvertTo(F(), hn::Add(hn::BitCast(I(), v), lowest)), scale); });
+  each(stored, [&](V v) HWY_ATTR { return hn::Mul(hn::ConvertTo(F(), hn::Add(hn::BitCast(I(), v), lowest)), scale); });
 }
 
 // Groups on their way to codes: up to kCapacity, in the order of halves.
@@ -373,7 +376,7 @@ struct VectorKernel {
     }
   }
   static HWY_INLINE void divide(Group& group, float divisor) {
-    each(group, [=](V v) HWY_ATTR { return hn::Div(v, hn::Set(F(), divisor)); });
+    each(group, [&](V v) HWY_ATTR { return hn::Div(v, hn::Set(F(), divisor)); });
   }
 
   static HWY_INLINE bool is_poisoned(const Group& group) { return largest_magnitude(group) >= kPoisonBits; }

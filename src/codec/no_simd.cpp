@@ -5,4 +5,6 @@ namespace echo_comm::core {
 
 std::vector<const Codec*> vector_codecs() { return {}; }
 
+std::vector<const Codec*> emulated_codecs() { return {}; }
+
 }  // namespace echo_comm::core

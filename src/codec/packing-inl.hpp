@@ -249,7 +249,7 @@ HWY_INLINE void keep(Group& rest, uint32_t magnitude, const GroupResidual& resid
   std::memcpy(residual.scale, &scale_bits, sizeof scale_bits);
   const V inverse = hn::Set(F(), 1.0F / bf16_to_float(scale_bits));
   const V shift = hn::Set(F(), kRound);
-  each(rest, [=](V v) HWY_ATTR { return hn::Add(hn::Mul(v, inverse), shift); });
+  each(rest, [&](V v) HWY_ATTR { return hn::Add(hn::Mul(v, inverse), shift); });
   if (residual.store == Store::kInt8) return pack_bytes(rest, reinterpret_cast<uint8_t*>(residual.values));
   auto* values = reinterpret_cast<uint32_t*>(residual.values);
   for (int i = 0; i < vectors(); ++i) {

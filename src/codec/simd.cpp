@@ -8,6 +8,9 @@
 
 #if defined(__x86_64__)
 #include <cpuid.h>
+#elif defined(__aarch64__) && defined(__linux__)
+#include <sys/auxv.h>
+#include <sys/prctl.h>
 #endif
 
 #include "codec/codec.hpp"
@@ -17,13 +20,13 @@
 #include "codec/simd.hpp"
 
 // Highway has its reason to distrust emulated vectors on some compilers; ours are tested against the reference.
-// Processors with SSSE3 but without SSE4 are rare; they take the emulated vectors.
+// Processors with SSSE3 but without SSE4 are rare; they take the scalar codec. One SVE codec serves every vector length.
 #define HWY_BROKEN_EMU128 0
-#define HWY_IS_DEBUG_BUILD 0  // its assertions would abort, and need its library
+#define HWY_IS_DEBUG_BUILD 0        // its assertions would abort, and need its library
 #if defined(ECHO_SIMD_FEW_TARGETS)  // sanitized builds: each target compiles for more than a minute there
-#define HWY_DISABLED_TARGETS (HWY_SSSE3 | HWY_SSE4 | HWY_AVX3 | HWY_AVX3_DL)
+#define HWY_DISABLED_TARGETS (HWY_SSSE3 | HWY_SSE4 | HWY_AVX3 | HWY_AVX3_DL | HWY_SVE2 | HWY_SVE_256 | HWY_SVE2_128)
 #else
-#define HWY_DISABLED_TARGETS HWY_SSSE3
+#define HWY_DISABLED_TARGETS (HWY_SSSE3 | HWY_SVE2 | HWY_SVE_256 | HWY_SVE2_128)
 #endif
 #define HWY_WANT_AVX3_DL  // AVX-512 with the newer byte permutes
 
@@ -88,6 +91,15 @@ bool has_vaes() { return cpuid_bit(7, true, 9); }
          __builtin_cpu_supports("avx512vpopcntdq") && __builtin_cpu_supports("avx512bitalg") && has_vaes();
 }
 #endif
+#if HWY_TARGETS & HWY_SVE
+// Bytes of an SVE vector; 0 without SVE.
+int sve_bytes() {
+#if defined(HWCAP_SVE) && defined(PR_SVE_GET_VL)
+  if ((getauxval(AT_HWCAP) & HWCAP_SVE) != 0) return prctl(PR_SVE_GET_VL) & PR_SVE_VL_LEN_MASK;
+#endif
+  return 0;
+}
+#endif
 
 }  // namespace
 
@@ -107,13 +119,26 @@ std::vector<const Codec*> vector_codecs() {
   if (has_sse4()) codecs.push_back(&N_SSE4::vector_codec());
 #endif
 #endif
+#if HWY_TARGETS & HWY_SVE
+  constexpr int kNeonBytes = 16;
+  if (sve_bytes() > kNeonBytes) codecs.push_back(&N_SVE::vector_codec());
+#endif
 #if HWY_TARGETS & HWY_NEON
   codecs.push_back(&N_NEON::vector_codec());  // part of every 64-bit Arm processor
 #endif
-#if HWY_TARGETS & HWY_EMU128
-  codecs.push_back(&N_EMU128::vector_codec());
+#if HWY_TARGETS & HWY_SVE
+  if (sve_bytes() == kNeonBytes)
+    codecs.push_back(&N_SVE::vector_codec());  // its groups lie in memory, NEON's in registers
 #endif
   return codecs;
+}
+
+std::vector<const Codec*> emulated_codecs() {
+#if HWY_TARGETS & HWY_EMU128
+  return {&N_EMU128::vector_codec()};
+#else
+  return {};
+#endif
 }
 
 }  // namespace echo_comm::core

@@ -9,4 +9,7 @@ namespace echo_comm::core {
 
 std::vector<const Codec*> vector_codecs();
 
+// The same on vectors made of scalars: for tests of the vector code on any processor, slower than the reference.
+std::vector<const Codec*> emulated_codecs();
+
 }  // namespace echo_comm::core

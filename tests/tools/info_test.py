@@ -31,7 +31,7 @@ class Info(unittest.TestCase):
         self.assertEqual(info["version"], info["library_version"])
         self.assertEqual({f["name"]: f["group_bytes"] for f in info["formats"]}["q4"], 34)
         self.assertEqual([f["bits"] for f in info["formats"]], [3, 4, 5, 6, 8, 16])
-        self.assertEqual(info["codecs"][-1], "reference")
+        self.assertIn("reference", info["codecs"])
         self.assertIn(info["active_codec"], info["codecs"])
         self.assertEqual(info["transports"], ["inproc", "shm"])
         self.assertEqual(info["environment"]["ECHO_DEBUG"]["value"], "0")
