@@ -7,6 +7,7 @@
 #include <condition_variable>
 #include <cstdint>
 #include <functional>
+#include <memory>
 #include <mutex>
 #include <thread>
 #include <vector>
@@ -39,8 +40,11 @@ class Workers {
   pid_t process_ = 0;  // that started the threads; a forked child has none of them
   std::vector<std::thread> threads_;
 
-  std::mutex mutex_;
-  std::condition_variable changed_;
+  struct Signal {
+    std::mutex mutex;
+    std::condition_variable changed;
+  };
+  std::unique_ptr<Signal> signal_ = std::make_unique<Signal>();
   uint64_t job_ = 0;  // number of the current job
   int busy_ = 0;      // threads that have not left it
   bool stop_ = false;

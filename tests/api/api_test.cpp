@@ -73,6 +73,12 @@ TEST(Interface, RefusesBadSettings) {
   EXPECT_EQ(echo_comm_create_all(1, &config, &comm), ECHO_ERROR_ARGUMENT);
   EXPECT_THAT(echo_last_error(), HasSubstr("slot_bytes: 100"));
   config.slot_bytes = 0;
+  for (const int threads : {-1, 257}) {
+    config.threads = threads;
+    EXPECT_EQ(echo_comm_create_all(1, &config, &comm), ECHO_ERROR_ARGUMENT);
+    EXPECT_THAT(echo_last_error(), HasSubstr("threads: " + std::to_string(threads)));
+  }
+  config.threads = 0;
   config.size = 3;
   EXPECT_EQ(echo_comm_create_all(1, &config, &comm), ECHO_ERROR_ARGUMENT);
   EXPECT_THAT(echo_last_error(), HasSubstr("size is 3"));
@@ -170,6 +176,99 @@ TEST(Interface, ChunkAndGroupFunctionsCheckTheirArguments) {
   size_t bytes = 0;
   EXPECT_EQ(echo_encoded_size(&range, &bytes), ECHO_ERROR_ARGUMENT);
   EXPECT_THAT(echo_last_error(), HasSubstr("groups [0, 2) of a tensor of 1 groups"));
+}
+
+TEST(Interface, ResidualFunctionsCheckTheirArguments) {
+  EXPECT_EQ(echo_residual_bytes(10, ECHO_STORE_AUTO), 10 * 256);
+  EXPECT_EQ(echo_residual_bytes(10, ECHO_STORE_FP32), 10 * 256);
+  EXPECT_EQ(echo_residual_bytes(10, ECHO_STORE_INT8), 10 * 66);
+  EXPECT_EQ(echo_residual_bytes(10, ECHO_STORE_INT16), 10 * 130);
+  EXPECT_EQ(echo_residual_bytes(int64_t{1} << 40, ECHO_STORE_INT8), 66 * (int64_t{1} << 40));
+  EXPECT_EQ(echo_residual_bytes(-1, ECHO_STORE_INT8), -1);
+  EXPECT_EQ(echo_residual_bytes(10, static_cast<echo_store_t>(4)), -1);
+  EXPECT_THAT(echo_last_error(), HasSubstr("store: 4"));
+  echo_comm_t comm = nullptr;
+  ASSERT_EQ(echo_comm_create_all(1, nullptr, &comm), ECHO_SUCCESS);
+  echo_feedback_t feedback = nullptr;
+  EXPECT_EQ(echo_feedback_create(comm, 64, static_cast<echo_store_t>(9), &feedback), ECHO_ERROR_ARGUMENT);
+  EXPECT_THAT(echo_last_error(), HasSubstr("store: 9"));
+  EXPECT_EQ(feedback, nullptr);
+  echo_comm_destroy(comm);
+}
+
+// Everything is checked before memory is touched.
+TEST(Interface, CodecCallsCheckCodecPartAndResiduals) {
+  std::vector<float> in(640, 1.0F);
+  std::vector<std::byte> encoded(10 * 34);
+  echo_range_t range ECHO_RANGE_INITIALIZER;
+  range.count = in.size();
+  range.group_begin = 2;
+  range.group_end = 8;
+  const auto refusal = [&](const echo_residuals_t* residuals) -> std::string {
+    const echo_result_t result = echo_encode(&range, in.data(), residuals, encoded.data(), nullptr);
+    return result == ECHO_ERROR_ARGUMENT ? echo_last_error() : echo_result_string(result);
+  };
+  EXPECT_EQ(refusal(nullptr), "success");
+  range.codec = "abacus";
+  EXPECT_THAT(refusal(nullptr), AllOf(HasSubstr("codec abacus"), HasSubstr("reference")));
+  range.codec = "reference";
+  EXPECT_EQ(refusal(nullptr), "success");
+  for (const auto& [begin, end] : {std::pair<int64_t, int64_t>{1, 4}, {4, 9}, {5, 4}, {-1, 3}}) {
+    range.part_begin = begin;
+    range.part_end = end;
+    EXPECT_THAT(refusal(nullptr), HasSubstr("part [" + std::to_string(begin) + ", " + std::to_string(end) + ")"));
+  }
+  range.part_begin = 3;
+  range.part_end = 5;
+  EXPECT_EQ(refusal(nullptr), "success");
+  std::vector<std::byte> memory(10 * 256 + 8);
+  echo_residuals_t residuals ECHO_RESIDUALS_INITIALIZER;
+  residuals.sender = memory.data() + 1;
+  for (const echo_store_t store : {ECHO_STORE_FP32, ECHO_STORE_INT8, ECHO_STORE_INT16}) {
+    residuals.store = store;
+    EXPECT_THAT(refusal(&residuals), HasSubstr("sender is not"));
+  }
+  residuals.sender = memory.data();
+  residuals.store = static_cast<echo_store_t>(7);
+  EXPECT_THAT(refusal(&residuals), HasSubstr("store: 7"));
+  residuals.size = 1;
+  EXPECT_THAT(refusal(&residuals), HasSubstr("size is 1"));
+  const void* part = encoded.data();
+  EXPECT_EQ(echo_decode(&range, &part, 1, 1, 2, nullptr, in.data(), nullptr), ECHO_ERROR_ARGUMENT);
+  EXPECT_THAT(echo_last_error(), HasSubstr("add: 2"));
+}
+
+// Ranks may even have different numbers of threads: the bytes are the same.
+TEST(Interface, AnyNumberOfThreadsGivesTheSameSums) {
+  constexpr std::size_t kCount = 600'001;
+  std::vector<std::vector<float>> results;
+  for (const int most : {1, 2, 4}) {
+    std::vector<float> sums;
+    echo_comm_t comms[3] = {};
+    echo_config_t config ECHO_CONFIG_INITIALIZER;
+    config.threads = most;
+    ASSERT_EQ(echo_comm_create_all(3, &config, comms), ECHO_SUCCESS);
+    spawn_threads(3, [&](int rank, int) {
+      std::vector<float> x(kCount);
+      for (std::size_t i = 0; i < kCount; ++i)
+        x[i] = static_cast<float>((i * 7919 + static_cast<std::size_t>(rank)) % 1009);
+      echo_feedback_t feedback = nullptr;
+      ASSERT_EQ(echo_feedback_create(comms[rank], kCount, ECHO_STORE_AUTO, &feedback), ECHO_SUCCESS);
+      for (int call = 0; call < 3; ++call) {
+        ASSERT_EQ(echo_all_reduce(x.data(), x.data(), kCount, ECHO_FLOAT32, comms[rank], feedback, nullptr),
+                  ECHO_SUCCESS);
+      }
+      echo_stats_t stats ECHO_STATS_INITIALIZER;
+      EXPECT_EQ(echo_comm_stats(comms[rank], &stats), ECHO_SUCCESS);
+      EXPECT_EQ(stats.threads, static_cast<uint64_t>(most));
+      if (rank == 0) sums = x;
+      echo_feedback_destroy(feedback);
+    });
+    for (echo_comm_t comm : comms) echo_comm_destroy(comm);
+    results.push_back(sums);
+  }
+  EXPECT_TRUE(results[0] == results[1]);
+  EXPECT_TRUE(results[0] == results[2]);
 }
 
 // F-row of fork: a child must not use its parent's communicator; the parent's goes on.
