@@ -36,16 +36,17 @@ int usable_processors() {
 
 Workers::~Workers() {
   if (threads_.empty()) return;
-  if (process_ !=
-      getpid()) {  // forked: there is nothing to join, and the mutex may be held by a thread that is not here
+  // Forked: nothing to join, and threads that are not here may hold or await the signal for ever.
+  if (process_ != getpid()) {
     for (std::thread& thread : threads_) thread.detach();
+    static_cast<void>(signal_.release());
     return;
   }
   {
-    const std::lock_guard lock(mutex_);
+    const std::lock_guard lock(signal_->mutex);
     stop_ = true;
   }
-  changed_.notify_all();
+  signal_->changed.notify_all();
   for (std::thread& thread : threads_) thread.join();
 }
 
@@ -66,17 +67,17 @@ void Workers::run(int64_t pieces, const std::function<void(int64_t)>& body) {
     return;
   }
   {
-    const std::lock_guard lock(mutex_);
+    const std::lock_guard lock(signal_->mutex);
     body_ = &body;
     pieces_ = pieces;
     next_.store(0, std::memory_order_relaxed);
     busy_ = static_cast<int>(threads_.size());
     ++job_;
   }
-  changed_.notify_all();
+  signal_->changed.notify_all();
   work();
-  std::unique_lock lock(mutex_);
-  changed_.wait(lock, [&] { return busy_ == 0; });
+  std::unique_lock lock(signal_->mutex);
+  signal_->changed.wait(lock, [&] { return busy_ == 0; });
 }
 
 void Workers::work() {
@@ -88,15 +89,15 @@ void Workers::work() {
 
 void Workers::serve() {
   uint64_t done = 0;
-  std::unique_lock lock(mutex_);
+  std::unique_lock lock(signal_->mutex);
   while (true) {
-    changed_.wait(lock, [&] { return stop_ || job_ != done; });
+    signal_->changed.wait(lock, [&] { return stop_ || job_ != done; });
     if (stop_) return;
     done = job_;
     lock.unlock();
     work();
     lock.lock();
-    if (--busy_ == 0) changed_.notify_all();
+    if (--busy_ == 0) signal_->changed.notify_all();
   }
 }
 
