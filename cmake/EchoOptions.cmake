@@ -1,5 +1,6 @@
 # Options. Everything that a consumer of the library does not need is off unless Echo is the top-level project.
 option(ECHO_BUILD_TESTS "Build the C++ tests" ${PROJECT_IS_TOP_LEVEL})
+option(ECHO_BUILD_FUZZERS "Build the fuzzers among the tests (clang; use the preset fuzz)" OFF)
 option(ECHO_BUILD_EXAMPLES "Build the examples" ${PROJECT_IS_TOP_LEVEL})
 option(ECHO_BUILD_TOOLS "Build the tools echo-perf and echo-info" ${PROJECT_IS_TOP_LEVEL})
 option(ECHO_BUILD_PYTHON "Build the PyTorch operators (needs torch; set Torch_DIR or use pip install .)" OFF)

@@ -5,7 +5,12 @@
 #   LIBS     further libraries, e.g. echo_comm::echo_comm for a test of the public interface alone
 #   LABELS   what the test needs (gpu, mpi, netns) or is (slow)
 #   TIMEOUT  seconds for one test, 120 if not given; sanitizers get three times as much
-find_package(GTest REQUIRED)
+if(CMAKE_CROSSCOMPILING) # the installed library is for this machine; its sources come with it (Debian: googletest)
+  set(INSTALL_GTEST OFF)
+  add_subdirectory(/usr/src/googletest ${PROJECT_BINARY_DIR}/googletest EXCLUDE_FROM_ALL SYSTEM)
+else()
+  find_package(GTest REQUIRED)
+endif()
 include(GoogleTest)
 
 function(echo_test)
