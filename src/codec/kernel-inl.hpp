@@ -31,7 +31,8 @@ class Half {
 #else
 class Half {
  public:
-  HWY_INLINE Half() {}  // written out, because implicit members are not compiled for the instruction set
+  // Written out, because implicit members are not compiled for the instruction set.
+  HWY_INLINE Half() {}  // NOLINT(modernize-use-equals-default)
   HWY_INLINE V get(int i) const { return v_[i]; }
   HWY_INLINE void set(int i, V v) { v_[i] = v; }
 
@@ -41,7 +42,7 @@ class Half {
 #endif
 
 struct Group {
-  HWY_INLINE Group() {}
+  HWY_INLINE Group() {}  // NOLINT(modernize-use-equals-default): as above
 
   Half even;
   Half odd;

@@ -25,7 +25,8 @@ std::vector<std::byte> int8_as_int16(const std::vector<std::byte>& narrow, int64
   std::vector<std::byte> wide(static_cast<std::size_t>(residual_bytes(groups, Store::kInt16)));
   const int64_t values = groups * kGroup;
   for (int64_t i = 0; i < values; ++i) {
-    const int16_t value = std::to_integer<int8_t>(narrow[static_cast<std::size_t>(i)]);
+    // The sign is meant to be kept. NOLINTNEXTLINE(bugprone-signed-char-misuse)
+    const auto value = static_cast<int16_t>(std::to_integer<int8_t>(narrow[static_cast<std::size_t>(i)]));
     std::memcpy(&wide[static_cast<std::size_t>(2 * i)], &value, sizeof value);
   }
   std::copy(narrow.begin() + values, narrow.end(), wide.begin() + 2 * values);

@@ -128,6 +128,86 @@ TEST_P(Properties, ResidualsOfSixteenBitTensorsAreDifferencesInFp32) {
   }
 }
 
+// ---- accounts: what comes in is sent or stays owed -----------------------------------------------------------------
+
+// A rank's residuals of a tensor whose middle third it owns; nothing rotated, so that sums can be written down.
+struct Account {
+  explicit Account(const Cell& cell)
+      : groups(cell.layout().groups()),
+        own(chunk_of(groups, 3, 1)),
+        sender(normal_residual(groups, Store::kFp32, 11)),
+        owner(normal_residual(own.size(), Store::kFp32, 12)) {}
+
+  Residuals residuals() { return {Store::kFp32, {sender.data(), groups}, {owner.data(), own.size()}, own}; }
+  [[nodiscard]] std::vector<float> sender_values() const { return from_elements(sender, Dtype::kFloat32); }
+  [[nodiscard]] std::vector<float> owner_values() const { return from_elements(owner, Dtype::kFloat32); }
+
+  int64_t groups;
+  GroupRange own;
+  Bytes sender;
+  Bytes owner;
+};
+
+Cell account_cell(int bits) { return {9 * kGroup, 0, {bits, false}, Dtype::kFloat32, Store::kFp32}; }
+
+// One-shot: x, what the sender owes and, on its chunk, what the owner owes, are sent together.
+TEST_P(Properties, EncodePaysWhatTheSenderAndTheOwnerOwe) {
+  for (const int bits : kCodedBits) {
+    const Cell cell = account_cell(bits);
+    const std::vector<float> x = normal_values(cell.count, 13);
+    Account account(cell);
+    const std::vector<float> sender = account.sender_values();
+    const std::vector<float> owner = account.owner_values();
+    Bytes payload(to_size(cell.block().encoded_bytes()));
+    codec().encode(cell.block(), x.data(), account.residuals(), payload.data());
+    const std::vector<float> sent = from_elements(decoded(cell.block(), payload), cell.dtype);
+    const std::vector<float> still_owed = account.sender_values();
+    for (std::size_t i = 0; i < x.size(); ++i) {
+      const auto group = static_cast<int64_t>(i / kGroup);
+      float v = x[i] + sender[i];
+      if (account.own.contains(group)) v += owner[i - to_size(account.own.begin * kGroup)];
+      ASSERT_EQ(still_owed[i], v - sent[i]) << bits << " bits, element " << i;
+    }
+    for (const float e : account.owner_values()) ASSERT_EQ(e, 0.0F) << bits << " bits";
+  }
+}
+
+// Two-shot: the owner adds in rank order, its own addend unrounded or, batch invariant, coded; then what it owes.
+TEST_P(Properties, ReduceAddsInRankOrderAndThenWhatTheOwnerOwes) {
+  for (const int bits : kCodedBits) {
+    for (const bool batch_invariant : {false, true}) {
+      const Cell cell = account_cell(bits);
+      const std::vector<float> x = normal_values(cell.count, 14);
+      Account account(cell);
+      const std::vector<float> sender = account.sender_values();
+      const std::vector<float> owner = account.owner_values();
+      Block chunk = cell.block();
+      chunk.range = account.own;
+      const Bytes received = encoded(chunk, to_elements(normal_values(cell.count, 15), cell.dtype));
+      const std::vector<float> other = from_elements(decoded(chunk, received), cell.dtype);
+      Bytes sum(received.size());
+      const std::byte* payloads[] = {received.data(), nullptr, received.data()};
+      codec().reduce(chunk, payloads, x.data(), account.residuals(), {1, batch_invariant, 1}, sum.data());
+      const std::vector<float> sent = from_elements(decoded(chunk, sum), cell.dtype);
+      const std::vector<float> sender_after = account.sender_values();
+      const std::vector<float> owner_after = account.owner_values();
+      const std::size_t first = to_size(account.own.begin * kGroup);
+      for (std::size_t i = 0; i < x.size(); ++i) {
+        const bool owned = account.own.contains(static_cast<int64_t>(i / kGroup));
+        const float v = x[i] + sender[i];
+        if (!owned) {
+          ASSERT_EQ(sender_after[i], sender[i]) << "of another owner, element " << i;
+          continue;
+        }
+        ASSERT_TRUE(batch_invariant || sender_after[i] == 0.0F) << "element " << i;
+        const float addend = v - sender_after[i];  // exact: what was coded
+        const float total = other[i] + addend + other[i] + owner[i - first];
+        ASSERT_EQ(owner_after[i - first], total - sent[i]) << bits << " bits, element " << i;
+      }
+    }
+  }
+}
+
 // ---- one sequence of sweeps, for what must not change its bytes ----------------------------------------------------
 
 // Encode, reduce and decode of one cell, each in the parts that `parts` makes of its range.

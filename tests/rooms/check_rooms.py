@@ -54,6 +54,7 @@ def files_of(folder: Path, suffixes: set[str]) -> list[Path]:
         for path in folder.rglob("*")
         if path.is_file()
         and path.suffix in suffixes
+        and (path.suffix != ".txt" or path.name == "CMakeLists.txt")  # other texts are data
         and not SKIPPED_FOLDERS.intersection(path.relative_to(folder).parts)
     )
 
