@@ -68,7 +68,7 @@ typedef ECHO_ENUM(echo_algorithm){ECHO_ALGORITHM_AUTO = 0, ECHO_ONE_SHOT = 1, EC
 typedef ECHO_ENUM(echo_switch){ECHO_DEFAULT = 0, ECHO_ON = 1, ECHO_OFF = 2} echo_switch_t;
 
 /** How a residual is kept between calls: numerics.md section 8 (also in docs/numerics.md). Memory per value: 4, 1 and 2
- * bytes, for int8 and int16 and 2 bytes a group. ECHO_STORE_AUTO: int8, from the 257th call of a pass on int16. */
+ * bytes; for int8 and int16 also 2 bytes a group. ECHO_STORE_AUTO: int8, from the 257th call of a pass on int16. */
 typedef ECHO_ENUM(echo_store){ECHO_STORE_AUTO = 0, ECHO_STORE_FP32 = 1, ECHO_STORE_INT8 = 2,
                               ECHO_STORE_INT16 = 3} echo_store_t;
 
@@ -97,8 +97,8 @@ typedef struct echo_config {
   echo_switch_t batch_invariant; /**< (all) a token's result depends on that token's values alone; default off */
   echo_log_fn log;               /**< NULL: nothing is logged, or to stderr when ECHO_DEBUG=1 */
   void* log_context;             /**< handed to `log`; must outlive the communicator */
-  int threads; /**< threads that code large calls, the caller's included, 1 to 256; 0: ECHO_THREADS, or the processors
-                    this process may use, shared among the ranks of this host. Same bits for any number */
+  int threads;                   /**< threads that code large calls, the caller's included, 1 to 256; same bits for any.
+                                    0: ECHO_THREADS, or the usable processors shared among the ranks of this host */
 } echo_config_t;
 #define ECHO_CONFIG_INITIALIZER \
   { sizeof(echo_config_t), 0, 0, ECHO_DEFAULT, NULL, NULL, 0 }
@@ -223,17 +223,16 @@ typedef struct echo_range {
   echo_switch_t rotation; /**< default on */
   int64_t group_begin;    /**< groups [group_begin, group_end) of echo_groups(count, row_length) */
   int64_t group_end;
-  int64_t
-      part_begin; /**< the call works on groups [part_begin, part_end) of the range alone, for callers that divide the */
-  int64_t part_end;  /**< work among threads; buffers are still those of the range. Both 0: on the whole range */
-  const char* codec; /**< a name that echo_codec_name() gives, or NULL: the codec in use */
+  int64_t part_begin; /**< the call works on groups [part_begin, part_end) of the range alone, so that a caller can */
+  int64_t part_end;   /**< divide it among threads; buffers are those of the range. Both 0: on the whole range */
+  const char* codec;  /**< a name that echo_codec_name() gives, or NULL: the codec in use */
 } echo_range_t;
 #define ECHO_RANGE_INITIALIZER \
   { sizeof(echo_range_t), ECHO_FLOAT32, 0, 0, 0, ECHO_DEFAULT, 0, 0, 0, 0, NULL }
 
 /** Residuals of a rank, rotated domain, updated by the call. Each is echo_residual_bytes() long: 64 values for each group
  * (float, int8_t or int16_t, element order), then, for int8 and int16, one scale for each group (bf16). Bytes of zero
- * mean that nothing is owed. Aligned to the size of a value. */
+ * mean that nothing is owed. Aligned to 4 bytes for fp32, else to 2. */
 typedef struct echo_residuals {
   size_t size;         /**< sizeof(echo_residuals_t), set by the initializer */
   echo_store_t store;  /**< how both are kept; ECHO_STORE_AUTO is ECHO_STORE_FP32 here */

@@ -13,7 +13,7 @@ from collections.abc import Callable
 from ctypes import POINTER, byref, c_char_p, c_float, c_int, c_int64, c_size_t, c_uint64, c_void_p
 from functools import cache
 from pathlib import Path
-from typing import Literal
+from typing import Literal, get_args
 
 BITS_EXACT = 16  # bits of the exact path
 GROUP = 64  # values per group
@@ -147,7 +147,7 @@ class CommStats(_Struct):
 
 # In the order of echo_store_t.
 Store = Literal["auto", "fp32", "int8", "int16"]
-STORES = ("auto", "fp32", "int8", "int16")
+STORES = get_args(Store)
 
 _SIGNATURES: dict[str, tuple[object, list[object]]] = {
     "echo_result_string": (c_char_p, [c_int]),

@@ -14,7 +14,9 @@ Block read_block(const echo_range_t* given) {
                     {range.group_begin, range.group_end},
                     read_format(range.bits, kBits, range.rotation),
                     read_dtype(range.dtype),
-                    {range.part_begin, range.part_end}};
+                    range.part_begin == 0 && range.part_end == 0
+                        ? std::nullopt
+                        : std::optional(GroupRange{range.part_begin, range.part_end})};
   require(range.group_begin >= 0 && range.group_begin <= range.group_end && range.group_end <= block.layout.groups(),
           ErrorCode::kArgument, "groups [", range.group_begin, ", ", range.group_end, ") of a tensor of ",
           block.layout.groups(), " groups");

@@ -54,8 +54,8 @@ uint64_t fingerprint(const Settings& settings) {
 
 echo_comm_t make_comm(std::unique_ptr<Transport> transport, const CommSettings& settings) {
   Settings own = settings.settings;
-  if (own.threads == 0)
-    own.threads = std::max(1, usable_processors() / transport->size());  // all ranks are on this host
+  // All ranks of these transports are on this host.
+  if (own.threads == 0) own.threads = std::max(1, usable_processors() / transport->size());
   auto comm = std::make_unique<echo_comm_object>(echo_comm_object{Communicator(std::move(transport), own)});
   if (settings.log != nullptr) {
     const Transport& joined = comm->communicator.transport();

@@ -9,6 +9,7 @@
 #pragma once
 
 #include <cstdint>
+#include <optional>
 #include <span>
 
 #include "codec/residual.hpp"
@@ -23,9 +24,9 @@ struct Block {
   GroupRange range;
   Format format;
   Dtype dtype;
-  GroupRange part = {};  // groups of the range that this sweep is for; payloads are those of the range. {}: all
+  std::optional<GroupRange> part = {};  // groups of the range that this sweep is for; payloads are those of the range
 
-  [[nodiscard]] GroupRange work() const { return part == GroupRange{} ? range : part; }
+  [[nodiscard]] GroupRange work() const { return part.value_or(range); }
   [[nodiscard]] int64_t encoded_bytes() const { return encoded_size(layout, range, format, dtype); }
 };
 

@@ -16,6 +16,12 @@ inline constexpr uint32_t kCanonicalFp32Nan = 0x7FC00000;
 inline uint32_t magnitude_bits(float x) { return std::bit_cast<uint32_t>(x) & 0x7FFFFFFFU; }
 inline bool is_finite(float x) { return magnitude_bits(x) < 0x7F800000U; }
 
+// Nearest integer, ties to even, for |x| < 2^22: adding 1.5 * 2^23 leaves no bits behind the binary point.
+inline float round_half_even(float x) {
+  constexpr float kShift = 0x1.8p23F;
+  return (x + kShift) - kShift;
+}
+
 inline float bf16_to_float(uint16_t bits) { return std::bit_cast<float>(uint32_t{bits} << 16); }
 
 inline uint16_t float_to_bf16(float x) {

@@ -21,12 +21,6 @@ float first_with_magnitude(ConstGroupValues v, uint32_t magnitude) {
   return *std::ranges::find_if(v, [=](float x) { return magnitude_bits(x) == magnitude; });
 }
 
-// Nearest integer, ties to even, for |x| < 2^22: adding 1.5 * 2^23 leaves no bits behind the binary point.
-float round_half_even(float x) {
-  constexpr float kShift = 0x1.8p23F;
-  return (x + kShift) - kShift;
-}
-
 // Plane of bit `bit`: bit i of the 8 bytes belongs to element i.
 void pack_plane(const uint8_t* stored, int bit, uint8_t* plane) {
   for (int byte = 0; byte < kGroup / 8; ++byte) {

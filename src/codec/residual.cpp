@@ -9,11 +9,6 @@
 namespace echo_comm::core {
 namespace {
 
-float round_half_even(float x) {
-  constexpr float kShift = 0x1.8p23F;
-  return (x + kShift) - kShift;
-}
-
 template <typename Value>
 void load_values(const GroupResidual& residual, float scale, GroupValues e) {
   std::array<Value, kGroup> values;

@@ -14,7 +14,7 @@ int64_t ThreadedCodec::in_parts(const Block& block, const Sweep& sweep) const {
   workers_.run(parts, [&](int64_t index) {
     const GroupRange part = chunk_of(work.size(), static_cast<int>(parts), static_cast<int>(index));
     Block own = block;
-    own.part = {work.begin + part.begin, work.begin + part.end};
+    own.part = GroupRange{work.begin + part.begin, work.begin + part.end};
     poisoned.fetch_add(sweep(own), std::memory_order_relaxed);
   });
   return poisoned.load(std::memory_order_relaxed);

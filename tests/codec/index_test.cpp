@@ -99,7 +99,7 @@ class FarTensor {
         sum_(block_.encoded_bytes()),
         sender_(residual_bytes(block_.range.size(), *cell.feedback)),
         owner_(residual_bytes(block_.range.size(), *cell.feedback)) {
-    block_.part = {block_.range.end - last, block_.range.end};
+    block_.part = GroupRange{block_.range.end - last, block_.range.end};
   }
 
   [[nodiscard]] bool is_mapped() const {
@@ -127,7 +127,7 @@ class FarTensor {
   [[nodiscard]] int64_t bytes_of_elements() const { return cell_.count * element_size(cell_.dtype); }
 
   void add_payload(const std::byte* payload, std::vector<Bytes>& left) const {
-    const GroupRange part = block_.part;
+    const GroupRange part = block_.work();
     if (cell_.format.exact()) {
       left.emplace_back(payload + first_ * element_size(cell_.dtype), payload + bytes_of_elements());
       return;
@@ -139,7 +139,7 @@ class FarTensor {
   }
 
   void add_residual(const std::byte* residual, std::vector<Bytes>& left) const {
-    const GroupRange part = block_.part;
+    const GroupRange part = block_.work();
     const int64_t bytes = kGroup * value_bytes(*cell_.feedback);
     left.emplace_back(residual + part.begin * bytes, residual + part.end * bytes);
     if (*cell_.feedback == Store::kFp32) return;

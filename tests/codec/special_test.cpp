@@ -163,44 +163,41 @@ Bytes sum_of_two(const Codec& codec, const Block& block, const Bytes& in, int64_
   return out;
 }
 
-// A1: bf16 values beyond fp16's range go through unharmed, the other groups are exact.
-TEST_P(SpecialValues, LargeBf16ValuesMeetNoFp16) {
+// Sums 1.0 everywhere but for a group of `large` and one of -large over two ranks, in every format; calls
+// body(cell, value, sum, element).
+template <typename Body>
+void sum_with_large_groups(const Codec& codec, Dtype dtype, float large, const Body& body) {
   std::vector<float> values(1024, 1.0F);
-  std::fill_n(values.begin() + 2 * kGroup, kGroup, 1e30F);
-  std::fill_n(values.begin() + 5 * kGroup, kGroup, -1e30F);
+  std::fill_n(values.begin() + 2 * kGroup, kGroup, large);
+  std::fill_n(values.begin() + 5 * kGroup, kGroup, -large);
   for (const int bits : kEveryBits) {
     for (const bool rotation : {true, false}) {
-      const Cell cell{1024, 0, {bits, rotation}, Dtype::kBfloat16, std::nullopt};
+      const Cell cell{1024, 0, {bits, rotation}, dtype, std::nullopt};
       int64_t poisoned = 0;
-      const Bytes bytes = sum_of_two(codec(), cell.block(), to_elements(values, cell.dtype), &poisoned);
-      const std::vector<float> out = from_elements(bytes, cell.dtype);
+      const Bytes bytes = sum_of_two(codec, cell.block(), to_elements(values, dtype), &poisoned);
+      const std::vector<float> out = from_elements(bytes, dtype);
       EXPECT_EQ(poisoned, 0) << describe(cell);
-      for (std::size_t i = 0; i < out.size(); ++i) {
-        ASSERT_NEAR(out[i], 2 * values[i], std::abs(values[i]) == 1.0F ? 0.0F : 1e-2F * 2e30F)
-            << describe(cell) << ", element " << i;
-      }
+      for (std::size_t i = 0; i < out.size(); ++i) body(cell, values[i], out[i], i);
     }
   }
 }
 
+// A1: bf16 values beyond fp16's range go through unharmed, the other groups are exact.
+TEST_P(SpecialValues, LargeBf16ValuesMeetNoFp16) {
+  sum_with_large_groups(codec(), Dtype::kBfloat16, 1e30F,
+                        [](const Cell& cell, float value, float sum, std::size_t element) {
+                          ASSERT_NEAR(sum, 2 * value, std::abs(value) == 1.0F ? 0.0F : 1e-2F * 2e30F)
+                              << describe(cell) << ", element " << element;
+                        });
+}
+
 // A1: in fp16 only the elements past its range become infinite.
 TEST_P(SpecialValues, OnlyElementsPastTheRangeOfFp16BecomeInfinite) {
-  std::vector<float> values(1024, 1.0F);
-  std::fill_n(values.begin() + 2 * kGroup, kGroup, 40000.0F);
-  std::fill_n(values.begin() + 5 * kGroup, kGroup, -40000.0F);
-  for (const int bits : kEveryBits) {
-    for (const bool rotation : {true, false}) {
-      const Cell cell{1024, 0, {bits, rotation}, Dtype::kFloat16, std::nullopt};
-      int64_t poisoned = 0;
-      const Bytes bytes = sum_of_two(codec(), cell.block(), to_elements(values, cell.dtype), &poisoned);
-      const std::vector<float> out = from_elements(bytes, cell.dtype);
-      EXPECT_EQ(poisoned, 0) << describe(cell);
-      for (std::size_t i = 0; i < out.size(); ++i) {
-        const float expected = values[i] == 1.0F ? 2.0F : std::copysign(INFINITY, values[i]);
-        ASSERT_EQ(out[i], expected) << describe(cell) << ", element " << i;
-      }
-    }
-  }
+  sum_with_large_groups(codec(), Dtype::kFloat16, 40000.0F,
+                        [](const Cell& cell, float value, float sum, std::size_t element) {
+                          const float expected = value == 1.0F ? 2.0F : std::copysign(INFINITY, value);
+                          ASSERT_EQ(sum, expected) << describe(cell) << ", element " << element;
+                        });
 }
 
 // A7: what lies past the end of a tensor or a row is taken as zeros, not read.

@@ -1,9 +1,12 @@
 // Several threads give the bytes of one: payloads, residuals, outputs, counts.
 #include <gtest/gtest.h>
 
+#include <algorithm>
 #include <cmath>
 #include <cstring>
+#include <mutex>
 #include <random>
+#include <utility>
 #include <vector>
 
 #include "codec/dispatch.hpp"
@@ -53,6 +56,62 @@ Result run(const Codec& codec, int64_t count, int64_t row, Format format, Store 
   const std::byte* sums[] = {payload.data()};
   keep(out, codec.decode(block, sums, residuals, {}, out.data()));
   return result;
+}
+
+// Remembers the parts that it is asked for.
+class RecordingCodec final : public Codec {
+ public:
+  [[nodiscard]] const char* name() const noexcept override { return "recording"; }
+  int64_t encode(const Block& block, const void*, const Residuals&, std::byte*) const override { return add(block); }
+  int64_t reduce(const Block& block, Payloads, const void*, const Residuals&, const ReduceOptions&,
+                 std::byte*) const override {
+    return add(block);
+  }
+  int64_t decode(const Block& block, Payloads, const Residuals&, const DecodeOptions&, void*) const override {
+    return add(block);
+  }
+  [[nodiscard]] std::vector<GroupRange> take() const {
+    std::vector<GroupRange> parts = std::exchange(parts_, {});
+    std::ranges::sort(parts, {}, &GroupRange::begin);
+    return parts;
+  }
+
+ private:
+  int64_t add(const Block& block) const {
+    const std::lock_guard lock(mutex_);
+    parts_.push_back(block.work());
+    return 1;
+  }
+  mutable std::mutex mutex_;
+  mutable std::vector<GroupRange> parts_;
+};
+
+TEST(ThreadedCodec, DividesLargeBlocksAmongItsThreads) {
+  const RecordingCodec recording;
+  constexpr int64_t kLeast = ThreadedCodec::kLeastGroups;
+  struct Division {
+    int64_t groups;
+    int threads;
+    std::size_t parts;
+  };
+  for (const Division& wanted : {Division{0, 4, 1}, Division{2 * kLeast - 1, 4, 1}, Division{2 * kLeast, 4, 2},
+                                 Division{9 * kLeast, 4, 4}, Division{9 * kLeast, 1, 1}}) {
+    Workers workers(wanted.threads);
+    const ThreadedCodec codec(recording, workers);
+    const GroupRange range{5, 5 + wanted.groups};
+    const Block block{GroupLayout((wanted.groups + 9) * kGroup, 0), range, {}, Dtype::kFloat32};
+    const auto check = [&](int64_t poisoned) {
+      EXPECT_EQ(poisoned, static_cast<int64_t>(wanted.parts)) << "each part counts its own";
+      const std::vector<GroupRange> parts = recording.take();
+      ASSERT_EQ(parts.size(), wanted.parts) << wanted.groups << " groups, " << wanted.threads << " threads";
+      EXPECT_EQ(parts.front().begin, range.begin);
+      EXPECT_EQ(parts.back().end, range.end);
+      for (std::size_t i = 1; i < parts.size(); ++i) EXPECT_EQ(parts[i].begin, parts[i - 1].end);
+    };
+    check(codec.encode(block, nullptr, {}, nullptr));
+    check(codec.reduce(block, {}, nullptr, {}, {}, nullptr));
+    check(codec.decode(block, {}, {}, {}, nullptr));
+  }
 }
 
 TEST(ThreadedCodec, GivesTheSameBytesForAnyNumberOfThreads) {

@@ -16,11 +16,17 @@ struct Cell {
   Dtype dtype = Dtype::kFloat32;
   std::optional<Store> feedback;
   GroupRange range;
-  GroupRange part;   // of the range; {}: all of it
-  GroupRange owned;  // groups of the owner residual
+  std::optional<GroupRange> part;  // of the range; none: all of it
+  GroupRange owned;                // groups of the owner residual
 
   [[nodiscard]] Block block() const { return {layout, range, format, dtype, part}; }
 };
+
+// The largest offset up to `offset` at which elements may lie.
+inline std::size_t element_offset(std::size_t offset, Dtype dtype) {
+  const std::size_t element = to_size(element_size(dtype));
+  return offset / element * element;
+}
 
 inline Cell any_cell(Source& source) {
   static constexpr int kBits[] = {3, 4, 5, 6, 8, kExactBits};
@@ -45,7 +51,7 @@ inline std::string describe(const Cell& cell) {
   return "count " + std::to_string(cell.layout.count()) + " row " + std::to_string(cell.layout.row_length()) + " " +
          format_name(cell.format) + " " + dtype_name(cell.dtype) + " store " +
          (cell.feedback ? std::to_string(static_cast<int>(*cell.feedback)) : "none") + " range " + range(cell.range) +
-         " part " + range(cell.part) + " owned " + range(cell.owned);
+         " part " + (cell.part ? range(*cell.part) : "none") + " owned " + range(cell.owned);
 }
 
 // The residuals of one rank, in memory of exactly their size.

@@ -35,8 +35,7 @@ Trace decode(const Codec& codec, const Input& input) {
     payloads.emplace_back(payload, input.offset);
     pointers.push_back(payloads.back().data());
   }
-  const auto element = to_size(element_size(input.cell.dtype));
-  Unaligned out(input.before, input.offset / element * element);
+  Unaligned out(input.before, element_offset(input.offset, input.cell.dtype));
   trace.add("count of NaN groups",
             codec.decode(input.cell.block(), pointers, state.residuals(), input.options, out.data()));
   trace.add("output", out.content());

@@ -37,7 +37,7 @@ class Sequence {
         input_(input),
         block_(input.cell.block()),
         state_(input.state),
-        in_(input.in, elements_offset()),
+        in_(input.in, element_offset(input.offset, input.cell.dtype)),
         trace_(input.cell) {}
 
   Trace run() {
@@ -60,14 +60,10 @@ class Sequence {
   }
 
  private:
-  [[nodiscard]] std::size_t elements_offset() const {
-    const auto element = to_size(element_size(input_.cell.dtype));
-    return input_.offset / element * element;
-  }
   [[nodiscard]] Unaligned payload() const { return {Bytes(to_size(block_.encoded_bytes())), input_.offset}; }
 
   void decode(Unaligned& payload) {
-    Unaligned out(input_.in, elements_offset());
+    Unaligned out(input_.in, element_offset(input_.offset, input_.cell.dtype));
     const std::byte* payloads[] = {payload.data()};
     trace_.add("NaN groups", codec_.decode(block_, payloads, state_.residuals(), input_.decode, out.data()));
     record("output", out);
