@@ -1,8 +1,8 @@
-// Room codec: values <-> codes. Three sweeps over a range of groups: encode, reduce, decode. Each reads its input
+// Room codec: values <-> codes. Four sweeps over a range of groups: encode, reduce, sum, decode. Each reads its input
 // once and writes its output once, group by group, without temporary tensors. Encoders write straight into the memory
 // that is sent, decoders read straight from what was received.
 //
-// bits = 16 is the exact path: the same three sweeps with the elements themselves on the wire, so the collectives are
+// bits = 16 is the exact path: the same sweeps with the elements themselves on the wire, so the collectives are
 // one text for both.
 //
 // The codec knows nothing of ranks' order of calls, transports or state: residuals are arguments.
@@ -36,11 +36,11 @@ using Payloads = std::span<const std::byte* const>;
 struct ReduceOptions {
   int rank = 0;                  // whose addend comes from `in`
   bool batch_invariant = false;  // own addend coded too, with its sender residual
-  int divisor = 1;               // exact path only: applied before the sum is rounded to the type
+  int divisor = 1;               // reduce: exact path only, applied before the sum is rounded to the type
 };
 
 struct DecodeOptions {
-  int divisor = 1;   // coded formats only
+  int divisor = 1;   // but for one payload of the exact path, where reduce has applied it
   bool add = false;  // out += decoded, in fp32 and rounded once
 };
 
@@ -57,6 +57,11 @@ class Codec {
   // Returns the number of poisoned groups.
   virtual int64_t reduce(const Block& block, Payloads payloads, const void* in, const Residuals& residuals,
                          const ReduceOptions& options, std::byte* payload) const = 0;
+
+  // The same addends, without the owner residual; the sum goes to `out` (the whole tensor), rounded to its type alone
+  // (reduce-scatter). out may be in. Returns the number of poisoned groups; their sender residuals become 0.
+  virtual int64_t sum(const Block& block, Payloads payloads, const void* in, const Residuals& residuals,
+                      const ReduceOptions& options, void* out) const = 0;
 
   // out: the whole tensor. One payload: the coded sum. Several: their sum, in order.
   // Residuals of groups that come out as NaN become 0. Returns the number of those groups.

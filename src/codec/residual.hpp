@@ -35,14 +35,16 @@ struct GroupResidual {
   explicit operator bool() const { return values != nullptr; }
 };
 
-// A residual of `groups` groups; null: none.
+// A residual of `groups` groups; null: none. Its indices may start at group `first`: that of one part of a tensor.
 struct Residual {
   std::byte* base = nullptr;
   int64_t groups = 0;
+  int64_t first = 0;
 
   [[nodiscard]] GroupResidual of(int64_t index, Store store) const {
     const int64_t bytes = kGroup * value_bytes(store);
-    return {store, base + index * bytes, base + groups * bytes + index * kScaleBytes};
+    const int64_t at = first + index;
+    return {store, base + at * bytes, base + groups * bytes + at * kScaleBytes};
   }
 };
 

@@ -1,4 +1,4 @@
-// The three sweeps of codec.hpp over a kernel: the one text of the algorithm between a tensor and the wire.
+// The sweeps of codec.hpp over a kernel: the one text of the algorithm between a tensor and the wire.
 //
 // A kernel knows one group of 64 values: how to load, turn, add, encode, decode and store it (reference.cpp has the
 // scalar one, simd.cpp the vector one). This file is included once by each file that has a kernel, and once for each
@@ -109,16 +109,7 @@ class Sweep {
     Encoder<Kernel> encoder(coded_payload(payload), work.begin - block_.range.begin);
     for (int64_t group = work.begin; group < work.end; ++group) {
       Group total;
-      Kernel::zero(total);
-      for (std::size_t rank = 0; rank < payloads.size(); ++rank) {
-        Group addend;
-        if (static_cast<int>(rank) == options.rank) {
-          unrounded(in, group, options.batch_invariant, addend);
-        } else {
-          received(payloads[rank], group, addend);
-        }
-        Kernel::add(total, addend);
-      }
+      sum_addends(payloads, in, group, options, total);
       const GroupResidual owner = residuals_.owner_of(group);
       if (owner) Kernel::add_owed(owner, total);
       encoder.put(total, owner);
@@ -126,11 +117,24 @@ class Sweep {
     return encoder.finish();
   }
 
+  int64_t sum(Payloads payloads, const Stored* in, const ReduceOptions& options, Stored* out) const {
+    const GroupRange work = block_.work();
+    int64_t poisoned = 0;
+    for (int64_t group = work.begin; group < work.end; ++group) {
+      const bool bad = block_.format.exact() ? !sum_exact(payloads, in, group, options, out)
+                                             : !sum_coded(payloads, in, group, options, out);
+      if (!bad) continue;
+      clear_residual(residuals_.sender_of(group));
+      poisoned += block_.format.exact() ? 0 : 1;
+    }
+    return poisoned;
+  }
+
   int64_t decode(Payloads payloads, const DecodeOptions& options, Stored* out) const {
     const GroupRange work = block_.work();
     int64_t poisoned = 0;
     for (int64_t group = work.begin; group < work.end; ++group) {
-      const bool bad = block_.format.exact() ? !decode_exact(payloads[0], group, options.add, out)
+      const bool bad = block_.format.exact() ? !decode_exact(payloads, group, options, out)
                                              : !decode_coded(payloads, group, options, out);
       if (!bad) continue;
       clear_residual(residuals_.sender_of(group));
@@ -184,6 +188,33 @@ class Sweep {
     const CodedPayload<const std::byte> coded = coded_payload(payload);
     const int64_t index = group - block_.range.begin;
     Kernel::decode(coded.codes(index), coded.scale(index), bits(), v);
+  }
+
+  // All addends in rank order, the own one in its place.
+  ECHO_INLINE void sum_addends(Payloads payloads, const Stored* in, int64_t group, const ReduceOptions& options,
+                               Group& total) const {
+    Kernel::zero(total);
+    for (std::size_t rank = 0; rank < payloads.size(); ++rank) {
+      Group addend;
+      if (static_cast<int>(rank) == options.rank) {
+        unrounded(in, group, options.batch_invariant, addend);
+      } else {
+        received(payloads[rank], group, addend);
+      }
+      Kernel::add(total, addend);
+    }
+  }
+
+  // False: the group is poisoned, out holds NaN.
+  ECHO_INLINE bool sum_coded(Payloads payloads, const Stored* in, int64_t group, const ReduceOptions& options,
+                             Stored* out) const {
+    Group v;
+    sum_addends(payloads, in, group, options, v);
+    if (Kernel::is_poisoned(v)) return poison(group, out);
+    if (rotation()) Kernel::rotate(v);
+    if (options.divisor != 1) Kernel::divide(v, static_cast<float>(options.divisor));
+    store(v, group, true, out);
+    return true;
   }
 
   // False: the group is poisoned, out holds NaN.
@@ -279,16 +310,21 @@ class Sweep {
     for (int i = 0; i < kGroup; ++i) v[i] += addend[i];
   }
 
-  // r = round(x + He) in the type, saturating where x is finite; e = H(x + He - r).
+  // r = round(x + He) in the type, saturating where x is finite; e = H(x + He - r). With an owner residual (one-shot)
+  // x + H(e + o), and o = 0.
   void encode_exact(const Stored* in, int64_t group, std::byte* payload) const {
     const GroupPlace place = block_.layout.place(group);
     const GroupResidual sender = residuals_.sender_of(group);
-    if (!sender) {
+    const GroupResidual owner = residuals_.owner_of(group);
+    if (!sender && !owner) {
       std::memcpy(payload + exact_offset(group), in + place.first, place.valid * sizeof(Stored));
       return;
     }
     const Floats x = widen(in + place.first, place.valid);
-    const Floats owed = turned(sender);
+    Floats owed{};
+    if (sender) add(owed, turned(sender));
+    if (owner) add(owed, turned(owner));
+    clear_residual(owner);
     std::array<Stored, kGroup> sent;
     Floats rest;
     for (int i = 0; i < kGroup; ++i) {
@@ -301,48 +337,80 @@ class Sweep {
       sent[i] = Element::store(nearest);
       rest[i] = value - Element::load(sent[i]);
     }
-    keep_turned(rest, sender);
+    if (sender) keep_turned(rest, sender);
     std::memcpy(payload + exact_offset(group), sent.data(), place.valid * sizeof(Stored));
+  }
+
+  // Stored elements of a payload, as many as the group has.
+  [[nodiscard]] Floats received_exact(const std::byte* payload, int64_t group, int valid) const {
+    std::array<Stored, kGroup> stored;
+    std::memcpy(stored.data(), payload + exact_offset(group), valid * sizeof(Stored));
+    return widen(stored.data(), valid);
+  }
+
+  void sum_addends_exact(Payloads payloads, const Stored* in, int64_t group, int rank, Floats& total) const {
+    const GroupPlace place = block_.layout.place(group);
+    for (std::size_t sender = 0; sender < payloads.size(); ++sender) {
+      if (static_cast<int>(sender) != rank) {
+        add(total, received_exact(payloads[sender], group, place.valid));
+        continue;
+      }
+      Floats own = widen(in + place.first, place.valid);
+      if (const GroupResidual owed = residuals_.sender_of(group)) {
+        add(own, turned(owed));
+        clear_residual(owed);
+      }
+      add(total, own);
+    }
+  }
+
+  // Rounded to the type, after the division of an average. False: some element is not finite.
+  static bool round_exact(const Floats& total, int divisor, int valid, Stored* stored) {
+    bool finite = true;
+    for (int i = 0; i < valid; ++i) {
+      stored[i] = Element::store(divisor == 1 ? total[i] : total[i] / static_cast<float>(divisor));
+      finite &= is_finite(Element::load(stored[i]));
+    }
+    return finite;
   }
 
   void reduce_exact(Payloads payloads, const Stored* in, int64_t group, const ReduceOptions& options,
                     std::byte* payload) const {
     const GroupPlace place = block_.layout.place(group);
     Floats total{};
-    std::array<Stored, kGroup> stored;
-    for (std::size_t rank = 0; rank < payloads.size(); ++rank) {
-      if (static_cast<int>(rank) == options.rank) {
-        Floats own = widen(in + place.first, place.valid);
-        if (const GroupResidual sender = residuals_.sender_of(group)) {
-          add(own, turned(sender));
-          clear_residual(sender);
-        }
-        add(total, own);
-      } else {
-        std::memcpy(stored.data(), payloads[rank] + exact_offset(group), place.valid * sizeof(Stored));
-        add(total, widen(stored.data(), place.valid));
-      }
-    }
+    sum_addends_exact(payloads, in, group, options.rank, total);
     if (const GroupResidual owner = residuals_.owner_of(group)) {
       add(total, turned(owner));
       clear_residual(owner);
     }
-    for (int i = 0; i < place.valid; ++i) {
-      stored[i] = Element::store(options.divisor == 1 ? total[i] : total[i] / static_cast<float>(options.divisor));
-    }
+    std::array<Stored, kGroup> stored;
+    round_exact(total, options.divisor, place.valid, stored.data());
     std::memcpy(payload + exact_offset(group), stored.data(), place.valid * sizeof(Stored));
   }
 
-  // False: some element is not finite; it is delivered as it is, but nothing may stay owed for its group.
-  bool decode_exact(const std::byte* payload, int64_t group, bool add, Stored* out) const {
+  // False, here and below: some element is not finite; it is delivered as it is, but nothing may stay owed for its group.
+  bool sum_exact(Payloads payloads, const Stored* in, int64_t group, const ReduceOptions& options, Stored* out) const {
+    const GroupPlace place = block_.layout.place(group);
+    Floats total{};
+    sum_addends_exact(payloads, in, group, options.rank, total);
+    return round_exact(total, options.divisor, place.valid, out + place.first);
+  }
+
+  // The rounded sum of the owner, or (several payloads) the sum of what all sent.
+  bool decode_exact(Payloads payloads, int64_t group, const DecodeOptions& options, Stored* out) const {
     const GroupPlace place = block_.layout.place(group);
     std::array<Stored, kGroup> stored;
-    std::memcpy(stored.data(), payload + exact_offset(group), place.valid * sizeof(Stored));
     bool finite = true;
-    for (int i = 0; i < place.valid; ++i) {
-      const float value = Element::load(stored[i]);
-      finite &= is_finite(value);
-      if (add) stored[i] = Element::store(Element::load(out[place.first + i]) + value);
+    if (payloads.size() == 1) {
+      std::memcpy(stored.data(), payloads[0] + exact_offset(group), place.valid * sizeof(Stored));
+      for (int i = 0; i < place.valid; ++i) finite &= is_finite(Element::load(stored[i]));
+    } else {
+      Floats total{};
+      for (const std::byte* payload : payloads) add(total, received_exact(payload, group, place.valid));
+      finite = round_exact(total, options.divisor, place.valid, stored.data());
+    }
+    for (int i = 0; options.add && i < place.valid; ++i) {
+      stored[i] = Element::store(Element::load(out[place.first + i]) + Element::load(stored[i]));
     }
     std::memcpy(out + place.first, stored.data(), place.valid * sizeof(Stored));
     return finite;
@@ -371,6 +439,16 @@ class SweepCodec final : public Codec {
       using Element = decltype(element);
       return Sweep<Kernel, Element>(block, residuals)
           .reduce(payloads, static_cast<const typename Element::Stored*>(in), options, payload);
+    });
+  }
+
+  int64_t sum(const Block& block, Payloads payloads, const void* in, const Residuals& residuals,
+              const ReduceOptions& options, void* out) const override {
+    return with_element(block.dtype, [&](auto element) {
+      using Element = decltype(element);
+      return Sweep<Kernel, Element>(block, residuals)
+          .sum(payloads, static_cast<const typename Element::Stored*>(in), options,
+               static_cast<typename Element::Stored*>(out));
     });
   }
 

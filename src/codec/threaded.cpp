@@ -31,6 +31,11 @@ int64_t ThreadedCodec::reduce(const Block& block, Payloads payloads, const void*
                   [&](const Block& part) { return codec_.reduce(part, payloads, in, residuals, options, payload); });
 }
 
+int64_t ThreadedCodec::sum(const Block& block, Payloads payloads, const void* in, const Residuals& residuals,
+                           const ReduceOptions& options, void* out) const {
+  return in_parts(block, [&](const Block& part) { return codec_.sum(part, payloads, in, residuals, options, out); });
+}
+
 int64_t ThreadedCodec::decode(const Block& block, Payloads payloads, const Residuals& residuals,
                               const DecodeOptions& options, void* out) const {
   return in_parts(block, [&](const Block& part) { return codec_.decode(part, payloads, residuals, options, out); });

@@ -19,6 +19,8 @@ class ThreadedCodec final : public Codec {
   int64_t encode(const Block& block, const void* in, const Residuals& residuals, std::byte* payload) const override;
   int64_t reduce(const Block& block, Payloads payloads, const void* in, const Residuals& residuals,
                  const ReduceOptions& options, std::byte* payload) const override;
+  int64_t sum(const Block& block, Payloads payloads, const void* in, const Residuals& residuals,
+              const ReduceOptions& options, void* out) const override;
   int64_t decode(const Block& block, Payloads payloads, const Residuals& residuals, const DecodeOptions& options,
                  void* out) const override;
 

@@ -39,6 +39,22 @@ const char* kind_name(Kind kind) {
   switch (kind) {
     case Kind::kOneShot: return "one-shot";
     case Kind::kTwoShot: return "two-shot";
+    case Kind::kReduceScatter: return "reduce-scatter";
+    case Kind::kAllGather: return "all-gather";
+    case Kind::kBroadcast: return "broadcast";
+    case Kind::kBarrier: return "barrier";
+  }
+  return "unknown";
+}
+
+const char* collective_name(Kind kind) {
+  switch (kind) {
+    case Kind::kOneShot:
+    case Kind::kTwoShot: return "all_reduce";
+    case Kind::kReduceScatter: return "reduce_scatter";
+    case Kind::kAllGather: return "all_gather";
+    case Kind::kBroadcast: return "broadcast";
+    case Kind::kBarrier: return "barrier";
   }
   return "unknown";
 }
@@ -51,19 +67,20 @@ void write_header(std::span<std::byte> message, const MessageHeader& header) {
 void check_header(std::span<const std::byte> message, const MessageHeader& expected, int own_rank,
                   int64_t payload_bytes) {
   MessageHeader header;
-  require(message.size() >= sizeof header, ErrorCode::kMismatch, "all_reduce: rank ", expected.rank, " sent ",
+  const char* call = collective_name(expected.kind);
+  require(message.size() >= sizeof header, ErrorCode::kMismatch, call, ": rank ", expected.rank, " sent ",
           message.size(), " bytes, rank ", own_rank, " expects a header of ", sizeof header);
   std::memcpy(&header, message.data(), sizeof header);
   require(header.magic == MessageHeader::kMagic && header.version == MessageHeader::kVersion, ErrorCode::kMismatch,
-          "all_reduce: rank ", expected.rank, " speaks wire version ", int{header.version}, " (magic ", header.magic,
+          call, ": rank ", expected.rank, " speaks wire version ", int{header.version}, " (magic ", header.magic,
           "), rank ", own_rank, " speaks version ", int{MessageHeader::kVersion},
           "; all ranks must load the same version of Echo");
   if (std::memcmp(&header, &expected, sizeof header) != 0) {
-    fail(ErrorCode::kMismatch, "all_reduce: rank ", expected.rank, " sent ", describe(header), ", rank ", own_rank,
+    fail(ErrorCode::kMismatch, call, ": rank ", expected.rank, " sent ", describe(header), ", rank ", own_rank,
          " expects ", describe(expected), "; ", advice(header, expected));
   }
   const auto payload = static_cast<int64_t>(message.size()) - kHeaderBytes;
-  require(payload == payload_bytes, ErrorCode::kMismatch, "all_reduce: rank ", expected.rank, " sent ", payload,
+  require(payload == payload_bytes, ErrorCode::kMismatch, call, ": rank ", expected.rank, " sent ", payload,
           " bytes of payload, rank ", own_rank, " expects ", payload_bytes, " (call ", expected.sequence, ")");
 }
 

@@ -11,8 +11,17 @@
 namespace echo_comm::core {
 
 // What is being done; in the header, so that different collectives or schedules never mix.
-enum class Kind : uint8_t { kOneShot = 1, kTwoShot = 2 };
+enum class Kind : uint8_t {
+  kOneShot = 1,
+  kTwoShot = 2,
+  kReduceScatter = 3,
+  kAllGather = 4,
+  kBroadcast = 5,
+  kBarrier = 6
+};
 [[nodiscard]] const char* kind_name(Kind kind);
+// The collective as users call it: one-shot and two-shot are both "all_reduce".
+[[nodiscard]] const char* collective_name(Kind kind);
 
 struct MessageHeader {
   static constexpr uint32_t kMagic = 0x4F484345;  // "ECHO" in memory, little-endian

@@ -22,6 +22,34 @@ GroupRange chunk_of(int64_t groups, int size, int rank) {
   return {groups * rank / size, groups * (rank + 1) / size};
 }
 
+Partition Partition::chunks(const GroupLayout& layout, int size) {
+  Partition partition;
+  for (int rank = 0; rank < size; ++rank) {
+    partition.pieces_.push_back({layout, chunk_of(layout.groups(), size, rank), 0, 0});
+  }
+  partition.count_ = layout.count();
+  partition.groups_ = layout.groups();
+  partition.row_length_ = layout.row_length();
+  return partition;
+}
+
+Partition Partition::parts(std::span<const int64_t> counts, int64_t row_length) {
+  Partition partition;
+  partition.in_parts_ = true;
+  partition.row_length_ = row_length;
+  for (const int64_t count : counts) {
+    require(row_length <= 0 || count % row_length == 0, ErrorCode::kArgument, "row length ", row_length,
+            " does not divide the ", count, " elements of rank ", partition.size());
+    const GroupLayout layout(count, row_length);
+    partition.pieces_.push_back({layout, {0, layout.groups()}, partition.count_, partition.groups_});
+    partition.count_ = checked_add(partition.count_, count, "count");
+    partition.groups_ += layout.groups();
+  }
+  require(partition.count_ <= kMaxCount, ErrorCode::kArgument, "count: ", partition.count_,
+          " elements in all; expected 0 to ", kMaxCount);
+  return partition;
+}
+
 int64_t segment_count(GroupRange chunk, int64_t per_segment) {
   return std::max<int64_t>(1, ceil_div(chunk.size(), per_segment));
 }

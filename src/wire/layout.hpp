@@ -3,6 +3,8 @@
 
 #include <algorithm>
 #include <cstdint>
+#include <span>
+#include <vector>
 
 namespace echo_comm::core {
 
@@ -63,6 +65,44 @@ class GroupLayout {
 
 // Chunk of `rank`: whole groups, spread evenly, empty when there are fewer groups than ranks (numerics.md section 3).
 GroupRange chunk_of(int64_t groups, int size, int rank);
+
+// How a tensor falls to the ranks: chunks of whole groups of one tensor (all-reduce), or parts whose lengths the caller
+// gave (reduce-scatter, all-gather). Groups start anew at each part, as if it were a tensor of its own.
+class Partition {
+ public:
+  // What one rank owns: groups `range` of a tensor that begins at element `first_element` and at group `first_group` of
+  // the whole.
+  struct Piece {
+    GroupLayout layout;
+    GroupRange range;
+    int64_t first_element;
+    int64_t first_group;
+
+    friend bool operator==(const Piece&, const Piece&) = default;
+  };
+
+  static Partition chunks(const GroupLayout& layout, int size);
+  // One count per rank. Throws kArgument, naming the rank, when the row length does not divide its count.
+  static Partition parts(std::span<const int64_t> counts, int64_t row_length);
+
+  [[nodiscard]] const Piece& of(int rank) const { return pieces_[static_cast<std::size_t>(rank)]; }
+  [[nodiscard]] int size() const { return static_cast<int>(pieces_.size()); }
+  [[nodiscard]] bool in_parts() const { return in_parts_; }
+  [[nodiscard]] int64_t count() const { return count_; }    // elements of the whole
+  [[nodiscard]] int64_t groups() const { return groups_; }  // of the whole
+  [[nodiscard]] int64_t row_length() const { return row_length_; }
+
+  friend bool operator==(const Partition&, const Partition&) = default;
+
+ private:
+  Partition() = default;
+
+  std::vector<Piece> pieces_;
+  bool in_parts_ = false;
+  int64_t count_ = 0;
+  int64_t groups_ = 0;
+  int64_t row_length_ = 0;
+};
 
 // Segment `index` of a chunk, `per_segment` groups each; an empty chunk still has one (empty) segment, so that every
 // rank hears from every other in each call.

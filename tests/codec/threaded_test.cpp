@@ -67,6 +67,9 @@ class RecordingCodec final : public Codec {
                  std::byte*) const override {
     return add(block);
   }
+  int64_t sum(const Block& block, Payloads, const void*, const Residuals&, const ReduceOptions&, void*) const override {
+    return add(block);
+  }
   int64_t decode(const Block& block, Payloads, const Residuals&, const DecodeOptions&, void*) const override {
     return add(block);
   }
