@@ -80,6 +80,12 @@ typedef ECHO_ENUM(echo_store){ECHO_STORE_AUTO = 0, ECHO_STORE_FP32 = 1, ECHO_STO
 
 typedef struct echo_comm_object* echo_comm_t; /* the tag is not echo_comm: that is the C++ namespace */
 typedef struct echo_feedback_object* echo_feedback_t;
+typedef struct echo_request_object* echo_request_t;
+
+typedef ECHO_ENUM(echo_collective){ECHO_ALL_REDUCE = 1, ECHO_REDUCE_SCATTER = 2, ECHO_ALL_GATHER = 3} echo_collective_t;
+
+/** The ways a call can go. ECHO_PATH_FORWARD: not by Echo at all, but by another engine of the caller. */
+typedef ECHO_ENUM(echo_path_kind){ECHO_PATH_FORWARD = 1, ECHO_PATH_EXACT = 2, ECHO_PATH_CODED = 3} echo_path_kind_t;
 
 /** Severity of a log line. */
 typedef ECHO_ENUM(echo_log_level){ECHO_LOG_INFO = 0, ECHO_LOG_WARNING = 1} echo_log_level_t;
@@ -99,9 +105,12 @@ typedef struct echo_config {
   void* log_context;             /**< handed to `log`; must outlive the communicator */
   int threads;                   /**< threads that code large calls, the caller's included, 1 to 256; same bits for any.
                                     0: ECHO_THREADS, or the usable processors shared among the ranks of this host */
+  const char* table;  /**< rows of the table of choices (docs/tuning.md), or "@FILE" with them; NULL: ECHO_TABLE,
+                                    or the built-in rules. Rank 0's counts, the others' are ignored with a warning */
+  echo_switch_t tune; /**< measure the table at creation, in under 3 s; default ECHO_TUNE or off; rank 0's counts */
 } echo_config_t;
 #define ECHO_CONFIG_INITIALIZER \
-  { sizeof(echo_config_t), 0, 0, ECHO_DEFAULT, NULL, NULL, 0 }
+  { sizeof(echo_config_t), 0, 0, ECHO_DEFAULT, NULL, NULL, 0, NULL, ECHO_DEFAULT }
 
 /** Joins a communicator named by a transport URL; returns when all ranks joined.
  *
@@ -131,12 +140,39 @@ ECHO_API echo_result_t echo_comm_abort(echo_comm_t comm, const char* reason);
  * waits. NULL is allowed. No call may be in progress on it. Its feedback objects may be destroyed before or after. */
 ECHO_API void echo_comm_destroy(echo_comm_t comm);
 
+/** How a call goes and why. */
+typedef struct echo_path {
+  size_t size;                /**< sizeof(echo_path_t), set by the initializer */
+  echo_path_kind_t kind;      /**< coded, exact or (echo_comm_choose) forward */
+  echo_algorithm_t algorithm; /**< of an all-reduce; else ECHO_ALGORITHM_AUTO */
+  int bits;                   /**< ECHO_BITS_EXACT on the exact path */
+  int64_t segment_values;     /**< values of one segment; the slots of the transport may hold fewer */
+  int depth;                  /**< segments sent ahead */
+  const char* reason;         /**< why this kind; a constant string */
+} echo_path_t;
+#define ECHO_PATH_INITIALIZER \
+  { sizeof(echo_path_t), ECHO_PATH_EXACT, ECHO_ALGORITHM_AUTO, 0, 0, 0, NULL }
+
+/** Path of the last collective that succeeded on this communicator; ECHO_ERROR_STATE before the first. Thread-safe. */
+ECHO_API echo_result_t echo_comm_last_path(echo_comm_t comm, echo_path_t* path);
+
+/** Path that such a call would take, without making it: `count` elements of the whole tensor, with residuals or without
+ * (0). Equal on all ranks. A table may say ECHO_PATH_FORWARD: the collectives of this interface then take the exact path,
+ * a caller that has another engine uses that. */
+struct echo_call;
+ECHO_API echo_result_t echo_comm_choose(echo_comm_t comm, echo_collective_t collective, size_t count, int has_feedback,
+                                        const struct echo_call* call, echo_path_t* path);
+
+/** The table of choices in use as text, one row a line; "" when the built-in rules alone count. Valid until the next call
+ * with this communicator; not thread-safe. */
+ECHO_API const char* echo_comm_table(echo_comm_t comm);
+
 /** Counters since creation; they only grow. */
 typedef struct echo_stats {
   size_t size;              /**< sizeof(echo_stats_t), set by the initializer */
-  uint64_t calls;           /**< all-reduces that succeeded = coded + exact + passed */
+  uint64_t calls;           /**< all-reduces, reduce-scatters and all-gathers that succeeded = coded + exact + passed */
   uint64_t coded_calls;     /**< sent with fewer bits */
-  uint64_t exact_calls;     /**< exact path, because the caller asked for ECHO_BITS_EXACT */
+  uint64_t exact_calls;     /**< exact path: ECHO_BITS_EXACT, or the table said so */
   uint64_t passed_calls;    /**< world size 1: input handed through */
   uint64_t one_shot_calls;  /**< of the coded and exact calls, those that went one-shot */
   uint64_t flush_calls;     /**< last calls of passes */
@@ -148,9 +184,11 @@ typedef struct echo_stats {
   uint64_t wait_ns;         /**< time spent in them */
   uint64_t shm_bytes;       /**< size of the shared region of this communicator (shm, inproc) */
   uint64_t threads;         /**< threads that code large calls; fewer than asked for if they could not be started */
+  uint64_t table_exact_calls; /**< of the exact calls, those that the table decided */
+  uint64_t control_calls;     /**< broadcasts and barriers; not among `calls` */
 } echo_stats_t;
 #define ECHO_STATS_INITIALIZER \
-  { sizeof(echo_stats_t), 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0 }
+  { sizeof(echo_stats_t), 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0 }
 
 ECHO_API echo_result_t echo_comm_stats(echo_comm_t comm, echo_stats_t* stats);
 
@@ -174,13 +212,13 @@ ECHO_API echo_result_t echo_feedback_norms(echo_feedback_t feedback, float* send
 /** Frees it. NULL is allowed. */
 ECHO_API void echo_feedback_destroy(echo_feedback_t feedback);
 
-/* ---- all-reduce ---------------------------------------------------------------------------------------------- */
+/* ---- collectives --------------------------------------------------------------------------------------------- */
 
 /** Options of one call; equal on all ranks. */
 typedef struct echo_call {
   size_t size;                /**< sizeof(echo_call_t), set by the initializer */
   echo_op_t op;               /**< ECHO_SUM (0) or ECHO_AVG */
-  int bits;                   /**< 3, 4, 5, 6, 8 or ECHO_BITS_EXACT; 0: 4, or 8 when flush is set */
+  int bits;                   /**< 3, 4, 5, 6, 8 or ECHO_BITS_EXACT; 0: by the table, else 4, or 8 when flush is set */
   int flush;                  /**< 1: last call of the pass; what is owed is paid, residuals are dropped after it */
   echo_algorithm_t algorithm; /**< 0: by size and world size; world size 2 is one-shot at every size */
   echo_switch_t rotation;     /**< default on */
@@ -189,20 +227,73 @@ typedef struct echo_call {
 #define ECHO_CALL_INITIALIZER \
   { sizeof(echo_call_t), ECHO_SUM, 0, 0, ECHO_ALGORITHM_AUTO, ECHO_DEFAULT, 0 }
 
-/** Sums `count` elements over all ranks of `comm`; every rank gets the same bytes.
+/* What holds for all of them:
  *
- * in, out    count elements of `dtype`, host memory; equal pointers mean in place; other overlap is an error.
- *            NULL is allowed when count is 0. Aligned to the element size.
- * feedback   residuals of the current pass, or NULL for none. Must have been created for >= count elements with
- *            this communicator. Within a pass count, row length and rotation may not change.
+ * Buffers are host memory, aligned to the element size; NULL is allowed where there are no elements. They may be used in
+ * place as each function says; any other overlap is an error.
+ * feedback   residuals of the current pass, or NULL for none. Must have been created for >= count elements with this
+ *            communicator. Within a pass the count, the parts, the row length and the rotation may not change.
  * call       options of this call, or NULL for the defaults (SUM, 4 bits, no flush).
  *
- * Collective: every rank calls with the same count, dtype, options and feedback presence, else all ranks
- * get ECHO_ERROR_MISMATCH and `out` is unspecified. Blocks at most the communicator's timeout.
+ * Collective: every rank calls with the same counts, dtype, options and feedback presence, else all ranks get
+ * ECHO_ERROR_MISMATCH and `out` is unspecified. A call blocks at most the communicator's timeout.
  * Thread-safe across communicators, not within one.
  * Formulas: numerics.md sections 2 and 3 (also in docs/numerics.md). */
+
+/** Sums `count` elements over all ranks; every rank gets the same bytes. in, out: count elements; equal pointers mean in
+ * place. */
 ECHO_API echo_result_t echo_all_reduce(const void* in, void* out, size_t count, echo_dtype_t dtype, echo_comm_t comm,
                                        echo_feedback_t feedback, const echo_call_t* call);
+
+/** Sums over all ranks; each rank gets its own part of the sum.
+ * count     elements of the whole tensor `in`
+ * counts    elements of each rank's part, in rank order, adding up to count; NULL: equal parts, size divides count
+ * out       this rank's part; in place: out == in + the counts of the ranks before
+ * Groups (and rows) start anew at each part: the row length divides every part. Each value is rounded once. */
+ECHO_API echo_result_t echo_reduce_scatter(const void* in, void* out, size_t count, const size_t* counts,
+                                           echo_dtype_t dtype, echo_comm_t comm, echo_feedback_t feedback,
+                                           const echo_call_t* call);
+
+/** Puts the parts of all ranks together; every rank gets the same bytes, its own part too: rounded once.
+ * count, counts   as for echo_reduce_scatter()
+ * in              this rank's part; in place: in == out + the counts of the ranks before
+ * out             the whole tensor
+ * No residuals: gathered values do not add up to a stream. */
+ECHO_API echo_result_t echo_all_gather(const void* in, void* out, size_t count, const size_t* counts,
+                                       echo_dtype_t dtype, echo_comm_t comm, const echo_call_t* call);
+
+/** Copies `count` elements of rank `root` to all, bit for bit. in: only read on the root, may equal out. */
+ECHO_API echo_result_t echo_broadcast(const void* in, void* out, size_t count, echo_dtype_t dtype, int root,
+                                      echo_comm_t comm);
+
+/** Returns when every rank has called it. */
+ECHO_API echo_result_t echo_barrier(echo_comm_t comm);
+
+/* ---- started calls ------------------------------------------------------------------------------------------- */
+/* The same collectives without waiting for them: a thread of the communicator works them off in the order they were
+ * started, the same on all ranks. Buffers and residuals belong to the call until echo_wait() returned. A blocking call
+ * waits for the started ones before it. Arguments that are wrong are refused at once, and nothing is started; what goes
+ * wrong later is the result of echo_wait(). The timeout of a call begins when its turn comes.
+ * request   receives the started call; give it to echo_wait(), once, even if the communicator was destroyed since (the
+ *           calls under way then end with ECHO_ERROR_ABORTED). */
+
+ECHO_API echo_result_t echo_all_reduce_start(const void* in, void* out, size_t count, echo_dtype_t dtype,
+                                             echo_comm_t comm, echo_feedback_t feedback, const echo_call_t* call,
+                                             echo_request_t* request);
+ECHO_API echo_result_t echo_reduce_scatter_start(const void* in, void* out, size_t count, const size_t* counts,
+                                                 echo_dtype_t dtype, echo_comm_t comm, echo_feedback_t feedback,
+                                                 const echo_call_t* call, echo_request_t* request);
+ECHO_API echo_result_t echo_all_gather_start(const void* in, void* out, size_t count, const size_t* counts,
+                                             echo_dtype_t dtype, echo_comm_t comm, const echo_call_t* call,
+                                             echo_request_t* request);
+
+/** *done becomes 1 when the call has ended, well or not, else 0. Never waits. Thread-safe. */
+ECHO_API echo_result_t echo_test(echo_request_t request, int* done);
+
+/** Waits for the call, returns its result (with its text for echo_last_error()) and frees the request. */
+ECHO_API echo_result_t echo_wait(echo_request_t request);
+
+/* ---- selection for bindings ---------------------------------------------------------------------------------- */
 
 /** Says which algorithm ECHO_ALGORITHM_AUTO takes for such a call, for bindings that move the bytes themselves. A
  * function of its arguments alone, so all ranks get the same. bits: 0 means 4; size: number of ranks, 1 to 64. */

@@ -85,9 +85,11 @@ struct Config {
   echo_log_fn log = nullptr;                     ///< receives log lines
   void* log_context = nullptr;                   ///< handed to `log`; must outlive the communicator
   int threads = 0;                               ///< threads that code large calls
+  const char* table = nullptr;                   ///< rows of the table of choices, or "@FILE"; rank 0's counts
+  echo_switch_t tune = ECHO_DEFAULT;             ///< measure the table at creation; rank 0's counts
 
   [[nodiscard]] echo_config_t to_c() const noexcept {
-    return {sizeof(echo_config_t), timeout.count(), slot_bytes, batch_invariant, log, log_context, threads};
+    return {sizeof(echo_config_t), timeout.count(), slot_bytes, batch_invariant, log, log_context, threads, table, tune};
   }
 };
 

@@ -123,8 +123,10 @@ echo_result_t echo_select(size_t count, size_t row_length, int bits, int size, i
     require(algorithm != nullptr, ErrorCode::kArgument, "algorithm is NULL");
     constexpr int kBits = 4;
     const GroupLayout layout(read_count(count, "count"), read_count(row_length, "row_length"));
-    const Choice choice =
-        select(layout, read_format(bits, kBits, ECHO_DEFAULT), size, Algorithm::kAuto, batch_invariant != 0);
+    const Format format = read_format(bits, kBits, ECHO_DEFAULT);
+    // Bindings keep residuals on the exact path too: there that is two-shot.
+    const Wish wish{.count = layout.count(), .format = format, .bits_given = true, .feedback = format.exact()};
+    const Choice choice = select(wish, {.size = size, .batch_invariant = batch_invariant != 0}, Table());
     *algorithm = choice.kind == Kind::kOneShot ? ECHO_ONE_SHOT : ECHO_TWO_SHOT;
   });
 }
@@ -183,8 +185,6 @@ echo_result_t echo_decode(const echo_range_t* range, const void* const* encoded,
   return guarded([&] {
     const Block block = read_block(range);
     require(divisor >= 1, ErrorCode::kArgument, "divisor: ", divisor, "; expected 1 or more");
-    require(!block.format.exact() || parts == 1, ErrorCode::kArgument, "parts: ", parts,
-            "; the exact path is two-shot, it decodes one part");
     require(add == 0 || add == 1, ErrorCode::kArgument, "add: ", add, " is not 0 or 1");
     constexpr int kNone = -1;
     const Payloads payloads = read_payloads(encoded, parts, kNone, block);

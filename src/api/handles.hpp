@@ -1,6 +1,8 @@
 // Room api: the C boundary. Checks arguments, translates names and errors; nothing is thrown across it.
 #pragma once
 
+#include <atomic>
+#include <memory>
 #include <new>
 #include <optional>
 #include <string>
@@ -11,12 +13,21 @@
 
 struct echo_comm_object {
   echo_comm::core::Communicator communicator;
+  std::string table_text;  // what echo_comm_table() gave last
 };
 
 struct echo_feedback_object {
   // Identifies the communicator it was created with; compared, never followed.
   const echo_comm_object* communicator;
-  echo_comm::core::Feedback feedback;
+  std::shared_ptr<echo_comm::core::Feedback> feedback;
+  std::shared_ptr<std::atomic<int64_t>> in_flight;  // requests that hold the feedback
+
+  // For one request. The residuals live as long as it does, even if this object is destroyed before.
+  [[nodiscard]] std::shared_ptr<echo_comm::core::Feedback> use() const;
+};
+
+struct echo_request_object {
+  std::shared_ptr<echo_comm::core::Ticket> ticket;
 };
 
 namespace echo_comm::core {
@@ -58,6 +69,9 @@ bool read_switch(echo_switch_t value, bool otherwise, const char* name);
 Dtype read_dtype(echo_dtype_t dtype);
 Format read_format(int bits, int default_bits, echo_switch_t rotation);
 std::optional<Store> read_store(echo_store_t store);  // none: ECHO_STORE_AUTO
+// What the call's options ask for; of the collective's own the caller fills in the rest. The format of bits 0 is 4, or 8 at
+// a flush.
+Wish read_wish(const echo_call_t* call);
 int64_t read_count(std::size_t count, const char* name);
 
 // Null only when there is nothing to read or write; aligned to the element size.

@@ -1,4 +1,4 @@
-// Transport URLs: shm://NAME?rank=R&size=W.
+// Transport URLs: shm://NAME?rank=R&size=W and gloo+file:///DIRECTORY?rank=R&size=W.
 #pragma once
 
 #include <string>
@@ -7,7 +7,12 @@
 namespace echo_comm::core {
 
 struct TransportUrl {
-  std::string name;
+  enum class Kind { kShm, kGlooFile };
+
+  Kind kind = Kind::kShm;
+  std::string name;       // of shm; the directory of gloo+file
+  std::string interface;  // gloo+file: iface=, host=; empty when not given
+  std::string host;
   int rank = 0;
   int size = 0;
 };

@@ -28,6 +28,8 @@ Env Env::read() {
   env.slot_bytes = read_number("ECHO_SHM_SLOT_BYTES", 4096, 64 << 20, env.slot_bytes);
   if (const char* codec = std::getenv("ECHO_CODEC"); codec != nullptr) env.codec = codec;
   env.threads = read_number("ECHO_THREADS", 1, 256, env.threads);
+  if (const char* table = std::getenv("ECHO_TABLE"); table != nullptr) env.table = table;
+  env.tune = read_number("ECHO_TUNE", 0, 1, 0) == 1;
   env.debug = read_number("ECHO_DEBUG", 0, 1, 0) == 1;
   return env;
 }

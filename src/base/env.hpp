@@ -16,6 +16,10 @@ struct Env {
   // ECHO_THREADS: threads that code large calls, 1 .. 256; each rank's own choice. 0: the processors this process may
   // use, shared among the ranks of this host.
   int64_t threads = 0;
+  // ECHO_TABLE: rows of the table of choices (docs/tuning.md), or @FILE with them. Rank 0's counts. Empty: built in.
+  std::string table;
+  // ECHO_TUNE: 1 measures the table when a communicator is created; equal on all ranks. Default 0.
+  bool tune = false;
   // ECHO_DEBUG: 1 prints the log lines of communicators without a log callback to stderr. Default 0.
   bool debug = false;
 

@@ -7,98 +7,49 @@
 //   shot 2   the owner sends the encoded sum to all; everyone decodes those bytes, the owner too: its fp32 sum is more
 //            exact but different, and ranks that differ make replicated layers drift apart
 //
-// Chunks are cut into segments; step k handles segment k of every chunk that has one. Shot 1 of step k+1 is sent
-// before step k is reduced. The transport holds kSlots = 2 messages per route: sending shot 1 of k+1 waits until its
-// owner has released k-1, which the owner does when it reduces k-1, before it sends shot 1 of k+1 itself; shot 2 of k
-// waits until all have decoded shot 2 of k-2. Each wait is for an earlier step, so no circle can form.
+// Chunks are cut into segments; step k handles segment k of every chunk that has one. With depth d, shot 1 of step k + d
+// is sent before step k is reduced, and the sums of step k - d + 1 are awaited after it: on a wire there is always
+// something under way while this rank codes. Sums wait for the release of those of step k - kSlots, which all ranks
+// decoded in step k - kSlots + d - 1 < k.
 //
-// In place is safe: segment k of a chunk is read (encoded or reduced) before this rank writes its sum.
-#include <algorithm>
-#include <vector>
-
-#include "collective/communicator.hpp"
+// In place is safe: segment k of a chunk is read (encoded or reduced) before its sum is written.
+#include "collective/call.hpp"
 
 namespace echo_comm::core {
 namespace {
 
-class TwoShot {
- public:
-  explicit TwoShot(Call& call) : call_(call), rank_(call.transport.rank()), size_(call.transport.size()) {}
+void reduce_own_chunk(Call& call, int64_t step) {
+  if (!call.has_segment(call.rank(), step)) return;
+  const Block block = call.segment(call.rank(), step);
+  const std::vector<const std::byte*> addends = call.receive_addends(step);
+  const ReduceOptions options{call.rank(), call.batch_invariant, call.divisor};
+  const std::byte* sum = call.send(kEveryone, 2, block, [&](std::byte* payload) {
+    call.codec.reduce(block, addends, call.in, call.residuals, options, payload);
+  });
+  call.release_addends();
+  call.deliver(call.rank(), block, sum);
+}
 
-  void run() {
-    int64_t steps = 0;
-    for (int owner = 0; owner < size_; ++owner) {
-      steps = std::max(steps, segment_count(chunk(owner), call_.segment_groups));
-    }
-    send_addends(0);
-    for (int64_t step = 0; step < steps; ++step) {
-      if (step + 1 < steps) send_addends(step + 1);
-      reduce_own_chunk(step);
-      receive_sums(step);
-    }
+void receive_sums(Call& call, int64_t step) {
+  for (int distance = 1; distance < call.size(); ++distance) {
+    const int owner = call.peer(distance);
+    if (!call.has_segment(owner, step)) continue;
+    const Block block = call.segment(owner, step);
+    call.deliver(owner, block, call.receive(owner, Route::kEveryone, 2, block));
+    call.transport.release(owner, Route::kEveryone);
   }
-
- private:
-  [[nodiscard]] GroupRange chunk(int owner) const { return chunk_of(call_.layout.groups(), size_, owner); }
-  [[nodiscard]] bool has_segment(int owner, int64_t step) const {
-    return step < segment_count(chunk(owner), call_.segment_groups);
-  }
-  [[nodiscard]] GroupRange segment(int owner, int64_t step) const {
-    return segment_of(chunk(owner), call_.segment_groups, step);
-  }
-  // Peers starting behind this rank, so that not all ranks send to rank 0 first.
-  [[nodiscard]] int peer(int distance) const { return (rank_ + distance) % size_; }
-
-  void send_addends(int64_t step) {
-    Residuals sender_only = call_.residuals;
-    sender_only.owner = {};
-    for (int distance = 1; distance < size_; ++distance) {
-      const int owner = peer(distance);
-      if (!has_segment(owner, step)) continue;
-      const GroupRange range = segment(owner, step);
-      call_.send(owner, 1, range,
-                 [&](std::byte* payload) { call_.codec.encode(call_.block(range), call_.in, sender_only, payload); });
-    }
-  }
-
-  void reduce_own_chunk(int64_t step) {
-    if (!has_segment(rank_, step)) return;
-    const GroupRange range = segment(rank_, step);
-    std::vector<const std::byte*> payloads(size_, nullptr);
-    for (int sender = 0; sender < size_; ++sender) {
-      if (sender == rank_) continue;
-      payloads[sender] = step == 0 ? call_.receive_first(sender, Route::kPair, 1, range)
-                                   : call_.receive(sender, Route::kPair, 1, range);
-    }
-    const ReduceOptions options{rank_, call_.batch_invariant, call_.divisor};
-    own_sum_ = call_.send(kEveryone, 2, range, [&](std::byte* payload) {
-      call_.codec.reduce(call_.block(range), payloads, call_.in, call_.residuals, options, payload);
-    });
-    for (int sender = 0; sender < size_; ++sender) {
-      if (sender != rank_) call_.transport.release(sender, Route::kPair);
-    }
-  }
-
-  void receive_sums(int64_t step) {
-    for (int distance = 0; distance < size_; ++distance) {
-      const int owner = peer(distance);
-      if (!has_segment(owner, step)) continue;
-      const GroupRange range = segment(owner, step);
-      const std::byte* sum = owner == rank_ ? own_sum_ : call_.receive(owner, Route::kEveryone, 2, range);
-      call_.counters.poisoned_groups += call_.codec.decode(call_.block(range), Payloads(&sum, 1), call_.residuals,
-                                                           {.divisor = call_.divisor}, call_.out);
-      if (owner != rank_) call_.transport.release(owner, Route::kEveryone);
-    }
-  }
-
-  Call& call_;
-  int rank_;
-  int size_;
-  const std::byte* own_sum_ = nullptr;
-};
+}
 
 }  // namespace
 
-void two_shot(Call& call) { TwoShot(call).run(); }
+void two_shot(Call& call) {
+  const int64_t steps = call.steps();
+  const int lag = call.depth - 1;
+  for (int64_t step = -call.depth; step < steps + lag; ++step) {
+    call.send_addends(step + call.depth);
+    reduce_own_chunk(call, step);
+    receive_sums(call, step - lag);
+  }
+}
 
 }  // namespace echo_comm::core

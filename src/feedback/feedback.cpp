@@ -45,35 +45,41 @@ Feedback::Feedback(int64_t capacity, int rank, int size, std::optional<Store> st
   owner_.reserve(static_cast<std::size_t>(residual_bytes(owned.size(), first_store())));
 }
 
-void Feedback::begin(const GroupLayout& layout, bool rotation) {
-  require(layout.count() <= capacity_, ErrorCode::kArgument, "feedback: created for ", capacity_,
-          " elements, the call has ", layout.count());
-  Pass pass{layout, rotation, chunk_of(layout.groups(), size_, rank_), first_store(), 0};
+void Feedback::begin(const Partition& partition, bool rotation) {
+  require(partition.count() <= capacity_, ErrorCode::kArgument, "feedback: created for ", capacity_,
+          " elements, the call has ", partition.count());
+  const GroupRange owned = partition.in_parts() ? GroupRange{} : partition.of(rank_).range;
+  Pass pass{partition, rotation, owned, first_store(), 0};
   // Rows that are no multiple of 64 have padding in every row, more than the capacity foresaw: these may grow.
-  sender_.assign(static_cast<std::size_t>(residual_bytes(layout.groups(), pass.store)), std::byte{0});
+  sender_.assign(static_cast<std::size_t>(residual_bytes(partition.groups(), pass.store)), std::byte{0});
   owner_.assign(static_cast<std::size_t>(residual_bytes(pass.owned.size(), pass.store)), std::byte{0});
-  pass_ = pass;
+  pass_ = std::move(pass);
 }
 
-void Feedback::join_pass(const GroupLayout& layout, bool rotation) {
-  if (!pass_) begin(layout, rotation);
-  require(pass_->layout == layout && pass_->rotation == rotation, ErrorCode::kState, "feedback: the pass began with ",
-          pass_->layout.count(), " elements, row length ", pass_->layout.row_length(), ", rotation ",
-          on_off(pass_->rotation), "; this call has ", layout.count(), " elements, row length ", layout.row_length(),
-          ", rotation ", on_off(rotation), "; reset the feedback to begin a new pass");
+void Feedback::join_pass(const Partition& partition, bool rotation) {
+  if (!pass_) begin(partition, rotation);
+  const auto shape = [](const Partition& one, bool rotated) {
+    return text(one.count(), " elements", one.in_parts() ? " in parts" : "", ", row length ", one.row_length(),
+                ", rotation ", on_off(rotated));
+  };
+  if (pass_->partition != partition || pass_->rotation != rotation) {
+    fail(ErrorCode::kState, "feedback: the pass began with ", shape(pass_->partition, pass_->rotation),
+         "; this call has ", shape(partition, rotation), "; reset the feedback to begin a new pass");
+  }
   if (!store_ && pass_->calls == kInt8Calls) widen(*pass_);
   ++pass_->calls;
 }
 
 void Feedback::widen(Pass& pass) {
-  std::vector<std::byte> sender = int8_as_int16(sender_, pass.layout.groups());
+  std::vector<std::byte> sender = int8_as_int16(sender_, pass.partition.groups());
   owner_ = int8_as_int16(owner_, pass.owned.size());
   sender_ = std::move(sender);
   pass.store = Store::kInt16;
 }
 
 Residuals Feedback::residuals() {
-  return {pass_->store, {sender_.data(), pass_->layout.groups()}, {owner_.data(), pass_->owned.size()}, pass_->owned};
+  return {
+      pass_->store, {sender_.data(), pass_->partition.groups()}, {owner_.data(), pass_->owned.size()}, pass_->owned};
 }
 
 std::size_t Feedback::bytes() const { return sender_.capacity() + owner_.capacity(); }

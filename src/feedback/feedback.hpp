@@ -1,8 +1,8 @@
 // Room feedback: what rounding lost in the calls of one pass. Owned by the caller of the collectives; one object per
 // chain of calls whose outputs add up with equal weight (one direction, one lane).
 //
-// Within a pass the layout and the rotation are fixed by the first call: residuals live in the rotated domain of that
-// layout. State never outlives a pass.
+// Within a pass the partition and the rotation are fixed by the first call: residuals live in the rotated domain of that
+// partition. State never outlives a pass.
 //
 // Every call of a pass loses what the store of the residuals drops (numerics.md section 8). int8 loses too much in long
 // passes: without a wish of the caller it is widened to int16, value for value, when a pass reaches kInt8Calls calls.
@@ -31,9 +31,9 @@ class Feedback {
   void reset() { pass_.reset(); }
 
   // To be called before a call sends anything: fixes the pass, or checks that the call fits it (kState otherwise).
-  void join_pass(const GroupLayout& layout, bool rotation);
+  void join_pass(const Partition& partition, bool rotation);
 
-  // Valid from join_pass to the next join_pass or reset.
+  // Valid from join_pass to the next join_pass or reset. The sender residual is that of all groups, of all parts.
   [[nodiscard]] Residuals residuals();
 
   [[nodiscard]] std::size_t bytes() const;
@@ -42,14 +42,14 @@ class Feedback {
 
  private:
   struct Pass {
-    GroupLayout layout;
+    Partition partition;
     bool rotation;
-    GroupRange owned;
+    GroupRange owned;  // empty where the tensor falls in parts: their owners do not encode sums
     Store store;
     int64_t calls;
   };
 
-  void begin(const GroupLayout& layout, bool rotation);
+  void begin(const Partition& partition, bool rotation);
   void widen(Pass& pass);
   [[nodiscard]] Store first_store() const { return store_.value_or(Store::kInt8); }
 

@@ -24,7 +24,7 @@ namespace echo_comm::core {
 
 inline constexpr int kEveryone = -1;  // as the `to` of acquire and commit
 inline constexpr int kMaxRanks = 64;
-inline constexpr int kSlots = 2;  // messages in flight per route; the collectives' schedules rely on at least 2
+inline constexpr int kSlots = 4;  // messages in flight per route; the collectives send at most kSlots - 1 ahead
 
 enum class Route { kPair, kEveryone };
 
@@ -47,6 +47,11 @@ class Transport {
   // Largest message in bytes; a multiple of 64; equal on all ranks.
   [[nodiscard]] virtual std::size_t max_message() const noexcept = 0;
   [[nodiscard]] virtual std::size_t shared_bytes() const noexcept = 0;
+  // Messages cross a wire: they take time when nobody works on them.
+  [[nodiscard]] virtual bool is_network() const noexcept { return false; }
+
+  // Where this rank listens ("eth0 192.0.2.1"); empty when there is no network.
+  [[nodiscard]] virtual std::string address() const { return {}; }
 
   // Publishes the number of the call this rank is in, for the texts of other ranks' errors.
   virtual void begin_call(uint64_t sequence) noexcept = 0;

@@ -31,6 +31,7 @@ using Source = std::function<std::vector<float>(int call)>;
 std::array<double, 3> drift(std::optional<Store> store, const Source& source) {
   const GroupLayout layout(kCount, 0);
   const Block block{layout, {0, layout.groups()}, {4, false}, Dtype::kFloat32};
+  const Partition partition = Partition::chunks(layout, 1);
   Feedback feedback(kCount, 0, 1, store);
   std::vector<std::byte> payload(static_cast<std::size_t>(block.encoded_bytes()));
   const std::byte* parts[] = {payload.data()};
@@ -42,7 +43,7 @@ std::array<double, 3> drift(std::optional<Store> store, const Source& source) {
   for (int call = 1; call <= kDepths.back(); ++call) {
     const std::vector<float> x = source(call);
     for (const float value : x) largest = std::max(largest, std::abs(static_cast<double>(value)));
-    feedback.join_pass(layout, false);
+    feedback.join_pass(partition, false);
     Residuals residuals = feedback.residuals();
     residuals.owner = {};
     active_codec().encode(block, x.data(), residuals, payload.data());

@@ -4,6 +4,7 @@
 #include <gtest/gtest.h>
 
 #include <array>
+#include <vector>
 
 #include "base/error.hpp"
 
@@ -12,9 +13,13 @@ namespace {
 
 using ::testing::HasSubstr;
 
-std::string refusal(Feedback& feedback, const GroupLayout& layout, bool rotation) {
+Partition whole(int64_t count, int64_t row_length, int size) {
+  return Partition::chunks(GroupLayout(count, row_length), size);
+}
+
+std::string refusal(Feedback& feedback, const Partition& partition, bool rotation) {
   try {
-    feedback.join_pass(layout, rotation);
+    feedback.join_pass(partition, rotation);
   } catch (const Error& error) {
     return error.text();
   }
@@ -23,12 +28,12 @@ std::string refusal(Feedback& feedback, const GroupLayout& layout, bool rotation
 
 TEST(Feedback, FirstCallFixesThePass) {
   Feedback feedback(1000, 1, 3, Store::kFp32);
-  feedback.join_pass(GroupLayout(1000, 100), true);
-  EXPECT_EQ(refusal(feedback, GroupLayout(1000, 100), true), "accepted");
-  EXPECT_THAT(refusal(feedback, GroupLayout(500, 100), true),
+  feedback.join_pass(whole(1000, 100, 3), true);
+  EXPECT_EQ(refusal(feedback, whole(1000, 100, 3), true), "accepted");
+  EXPECT_THAT(refusal(feedback, whole(500, 100, 3), true),
               HasSubstr("began with 1000 elements, row length 100, rotation on; this call has 500 elements"));
-  EXPECT_THAT(refusal(feedback, GroupLayout(1000, 0), true), HasSubstr("row length 0"));
-  EXPECT_THAT(refusal(feedback, GroupLayout(1000, 100), false), HasSubstr("rotation off"));
+  EXPECT_THAT(refusal(feedback, whole(1000, 0, 3), true), HasSubstr("row length 0"));
+  EXPECT_THAT(refusal(feedback, whole(1000, 100, 3), false), HasSubstr("rotation off"));
 }
 
 float& sender_value(Feedback& feedback, int index) {
@@ -41,14 +46,14 @@ float& owner_value(Feedback& feedback, int index) {
 // G7: nothing of one pass is seen by the next.
 TEST(Feedback, ResetForgetsEverything) {
   Feedback feedback(1000, 0, 2, Store::kFp32);
-  feedback.join_pass(GroupLayout(1000, 0), true);
+  feedback.join_pass(whole(1000, 0, 2), true);
   sender_value(feedback, 5) = 3.0F;
   owner_value(feedback, 7) = -4.0F;
   EXPECT_EQ(feedback.sender_norm(), 3.0F);
   EXPECT_EQ(feedback.owner_norm(), 4.0F);
   feedback.reset();
   EXPECT_EQ(feedback.sender_norm(), 0.0F);
-  feedback.join_pass(GroupLayout(640, 0), false);
+  feedback.join_pass(whole(640, 0, 2), false);
   EXPECT_EQ(sender_value(feedback, 5), 0.0F);
   EXPECT_EQ(owner_value(feedback, 7), 0.0F);
   EXPECT_EQ(feedback.owner_norm(), 0.0F);
@@ -56,7 +61,7 @@ TEST(Feedback, ResetForgetsEverything) {
 
 // Without a wish of the caller: int8, and int16 with the same values from call 257 of a pass on.
 TEST(Feedback, WidensInLongPasses) {
-  const GroupLayout layout(200, 0);
+  const Partition layout = whole(200, 0, 2);
   Feedback feedback(200, 1, 2, std::nullopt);
   std::array<float, kGroup> e;
   for (int i = 0; i < kGroup; ++i) e[static_cast<std::size_t>(i)] = static_cast<float>(i - 30) * 0.37F;
@@ -83,15 +88,15 @@ TEST(Feedback, WidensInLongPasses) {
 TEST(Feedback, KeepsTheStoreThatWasAskedFor) {
   for (const Store store : {Store::kFp32, Store::kInt8, Store::kInt16}) {
     Feedback feedback(64, 0, 2, store);
-    for (int64_t call = 0; call < 2 * Feedback::kInt8Calls; ++call) feedback.join_pass(GroupLayout(64, 0), true);
+    for (int64_t call = 0; call < 2 * Feedback::kInt8Calls; ++call) feedback.join_pass(whole(64, 0, 2), true);
     EXPECT_EQ(feedback.residuals().store, store);
   }
 }
 
 TEST(Feedback, RefusesMoreThanItWasCreatedFor) {
   Feedback feedback(1000, 0, 2, Store::kFp32);
-  EXPECT_THAT(refusal(feedback, GroupLayout(1001, 0), true), HasSubstr("created for 1000 elements, the call has 1001"));
-  EXPECT_EQ(refusal(feedback, GroupLayout(1000, 10), true), "accepted");  // rows of 10: padding grows the residuals
+  EXPECT_THAT(refusal(feedback, whole(1001, 0, 2), true), HasSubstr("created for 1000 elements, the call has 1001"));
+  EXPECT_EQ(refusal(feedback, whole(1000, 10, 2), true), "accepted");  // rows of 10: padding grows the residuals
 }
 
 // G2: the account of memory.
@@ -102,9 +107,25 @@ TEST(Feedback, CountsItsMemory) {
   EXPECT_EQ(Feedback(64 * 300, 0, 3, std::nullopt).bytes(), 300U * 66 + 100 * 66);
 }
 
+// Reduce-scatter: residuals for every part, none for sums, and no other partition within the pass.
+TEST(Feedback, InPartsOwesAllGroupsOfAllPartsAndOwnsNothing) {
+  Feedback feedback(300, 1, 3, Store::kFp32);
+  const std::vector<int64_t> counts = {100, 0, 130};
+  const Partition parts = Partition::parts(counts, 0);
+  feedback.join_pass(parts, true);
+  EXPECT_EQ(feedback.residuals().sender.groups, 2 + 0 + 3);
+  EXPECT_EQ(feedback.residuals().owned, (GroupRange{0, 0}));
+  EXPECT_THAT(
+      refusal(feedback, whole(230, 0, 3), true),
+      HasSubstr("began with 230 elements in parts, row length 0, rotation on; this call has 230 elements, row"));
+  const std::vector<int64_t> other_counts = {130, 0, 100};
+  EXPECT_THAT(refusal(feedback, Partition::parts(other_counts, 0), true), HasSubstr("reset the feedback"));
+  EXPECT_EQ(refusal(feedback, parts, true), "accepted");
+}
+
 TEST(Feedback, OwnsItsChunk) {
   Feedback feedback(64 * 10, 2, 3, Store::kFp32);
-  feedback.join_pass(GroupLayout(64 * 10, 0), true);
+  feedback.join_pass(whole(64 * 10, 0, 3), true);
   EXPECT_EQ(feedback.residuals().owned, (GroupRange{6, 10}));
 }
 
