@@ -9,6 +9,11 @@ install(
   ARCHIVE COMPONENT dev DESTINATION ${CMAKE_INSTALL_LIBDIR}
   FILE_SET HEADERS COMPONENT dev DESTINATION ${CMAKE_INSTALL_INCLUDEDIR})
 
+# The Gloo module lies where the library does: it is looked for there.
+if(ECHO_GLOO_MODULE)
+  install(TARGETS ${ECHO_GLOO_MODULE} LIBRARY COMPONENT runtime DESTINATION ${CMAKE_INSTALL_LIBDIR})
+endif()
+
 set(echo_cmake_dir ${CMAKE_INSTALL_LIBDIR}/cmake/echo_comm)
 install(
   EXPORT echo_comm-targets

@@ -11,6 +11,9 @@ else()
   target_compile_definitions(echo_comm PUBLIC ECHO_COMM_STATIC)
 endif()
 add_library(echo_comm::echo_comm ALIAS echo_comm)
+if(ECHO_GLOO_MODULE) # not linked, but opened when it is used
+  add_dependencies(echo_comm ${ECHO_GLOO_MODULE})
+endif()
 
 # Objects only: the linker has to be told that they are C++.
 set_target_properties(echo_comm PROPERTIES LINKER_LANGUAGE CXX VERSION ${PROJECT_VERSION}

@@ -12,6 +12,7 @@ endif()
 option(ECHO_INSTALL "Make the install rules" ${PROJECT_IS_TOP_LEVEL})
 option(ECHO_WERROR "Treat warnings as errors" ${PROJECT_IS_TOP_LEVEL})
 set(ECHO_WITH_HIGHWAY AUTO CACHE STRING "Vector codecs through Highway's headers: AUTO, ON or OFF")
+set(ECHO_WITH_GLOO AUTO CACHE STRING "Transport over TCP through Gloo: AUTO, ON or OFF")
 set(ECHO_SANITIZE "" CACHE STRING "Sanitizers, as for -fsanitize=, e.g. address,undefined")
 
 if(PROJECT_IS_TOP_LEVEL AND NOT CMAKE_BUILD_TYPE AND NOT CMAKE_CONFIGURATION_TYPES)

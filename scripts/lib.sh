@@ -10,9 +10,10 @@ export PIP_DISABLE_PIP_VERSION_CHECK=1 PIP_ROOT_USER_ACTION=ignore PIP_NO_INPUT=
 
 # What a build needs (the last two: the tools), and what tests need besides.
 # shellcheck disable=SC2034 # used by quickstart and test
-BUILD_PACKAGES=(g++ cmake ninja-build python3 python3-venv libcli11-dev nlohmann-json3-dev libhwy-dev)
+BUILD_PACKAGES=(g++ cmake ninja-build python3 python3-venv libcli11-dev nlohmann-json3-dev libhwy-dev libgloo-dev)
 # shellcheck disable=SC2034
-TEST_PACKAGES=(libgtest-dev libgmock-dev pkg-config clang clang-format clang-tidy libclang-rt-dev shellcheck)
+TEST_PACKAGES=(libgtest-dev libgmock-dev pkg-config clang clang-format clang-tidy libclang-rt-dev shellcheck
+  iproute2 iperf3)
 
 step() { printf '\n==> %s\n' "$*"; }
 die() {

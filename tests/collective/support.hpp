@@ -7,6 +7,7 @@
 #include <bit>
 #include <cstring>
 #include <functional>
+#include <memory>
 #include <new>
 #include <random>
 #include <span>
@@ -38,9 +39,12 @@ inline void over_comm(Kind kind, int size, const CommBody& body, echo_config_t c
     });
     return;
   }
-  const std::string name = unique_name();
+  const std::unique_ptr<TemporaryDirectory> directory =
+      kind == Kind::kGloo ? std::make_unique<TemporaryDirectory>() : nullptr;
+  const std::string base =
+      directory ? "gloo+file://" + directory->path() + "?iface=lo&" : "shm://" + unique_name() + "?";
   spawn_processes(size, [&](int rank, int) {
-    const std::string url = "shm://" + name + "?rank=" + std::to_string(rank) + "&size=" + std::to_string(size);
+    const std::string url = base + "rank=" + std::to_string(rank) + "&size=" + std::to_string(size);
     Guard guard{nullptr};
     ASSERT_EQ(echo_comm_create(url.c_str(), &config, &guard.comm), ECHO_SUCCESS) << echo_last_error();
     body(guard.comm);

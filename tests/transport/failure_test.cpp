@@ -59,11 +59,11 @@ Error receive_error(Transport& transport, int from, Route route = Route::kPair, 
 class Failure : public ::testing::TestWithParam<Kind> {
  protected:
   void SetUp() override {
-    if (GetParam() == Kind::kShm) SKIP_WITHOUT_FORK();
+    if (const std::string why = testing::cannot_test(GetParam()); !why.empty()) GTEST_SKIP() << why;
   }
 };
 
-INSTANTIATE_TEST_SUITE_P(All, Failure, ::testing::Values(Kind::kInproc, Kind::kShm),
+INSTANTIATE_TEST_SUITE_P(All, Failure, ::testing::Values(Kind::kInproc, Kind::kShm, Kind::kGlooInProcess, Kind::kGloo),
                          [](const auto& param) { return std::string(testing::name_of(param.param)); });
 
 // D2, I2

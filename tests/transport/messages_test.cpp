@@ -4,8 +4,8 @@
 #include <algorithm>
 #include <cstring>
 #include <memory>
-#include <thread>
 #include <string>
+#include <thread>
 #include <tuple>
 #include <utility>
 
@@ -60,7 +60,8 @@ class Messages : public ::testing::TestWithParam<std::tuple<Kind, int>> {
 };
 
 INSTANTIATE_TEST_SUITE_P(All, Messages,
-                         ::testing::Combine(::testing::Values(Kind::kInproc, Kind::kShm, Kind::kGlooInProcess, Kind::kGloo),
+                         ::testing::Combine(::testing::Values(Kind::kInproc, Kind::kShm, Kind::kGlooInProcess,
+                                                              Kind::kGloo),
                                             ::testing::Values(1, 2, 3, 4, 5, 7, 8)),
                          [](const auto& param) {
                            return std::string(testing::name_of(std::get<0>(param.param))) + "_" +
