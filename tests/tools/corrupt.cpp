@@ -1,4 +1,4 @@
-// A library to preload: all-reduces whose result has one wrong element, on the rank that CORRUPT_RANK names or on all;
+// A library to preload: collectives whose result has one wrong element, on the rank that CORRUPT_RANK names or on all;
 // codecs, except the reference, whose result has one wrong byte when they are asked for by name. With it the tests see
 // that echo-perf and echo-info --doctor notice.
 #include <dlfcn.h>
@@ -21,15 +21,35 @@ void corrupt(const echo_range_t* range, void* result) {
   }
 }
 
+void corrupt(void* out, size_t count, echo_dtype_t dtype, echo_comm_t comm) {
+  const char* rank = std::getenv("CORRUPT_RANK");
+  if (count > 0 && (rank == nullptr || std::atoi(rank) == echo_comm_rank(comm))) {
+    static_cast<unsigned char*>(out)[dtype == ECHO_FLOAT32 ? 3 : 1] ^= 1U;  // the exponent
+  }
+}
+
 }  // namespace
 
 extern "C" ECHO_API echo_result_t echo_all_reduce(const void* in, void* out, size_t count, echo_dtype_t dtype,
                                                   echo_comm_t comm, echo_feedback_t feedback, const echo_call_t* call) {
   const echo_result_t result = real(&echo_all_reduce, "echo_all_reduce")(in, out, count, dtype, comm, feedback, call);
-  const char* rank = std::getenv("CORRUPT_RANK");
-  if (count > 0 && (rank == nullptr || std::atoi(rank) == echo_comm_rank(comm))) {
-    static_cast<unsigned char*>(out)[dtype == ECHO_FLOAT32 ? 3 : 1] ^= 1U;  // the exponent
-  }
+  corrupt(out, count, dtype, comm);
+  return result;
+}
+
+extern "C" ECHO_API echo_result_t echo_reduce_scatter(const void* in, void* out, size_t count, const size_t* counts,
+                                                      echo_dtype_t dtype, echo_comm_t comm, echo_feedback_t feedback,
+                                                      const echo_call_t* call) {
+  const echo_result_t result =
+      real(&echo_reduce_scatter, "echo_reduce_scatter")(in, out, count, counts, dtype, comm, feedback, call);
+  corrupt(out, counts[echo_comm_rank(comm)], dtype, comm);
+  return result;
+}
+
+extern "C" ECHO_API echo_result_t echo_all_gather(const void* in, void* out, size_t count, const size_t* counts,
+                                                  echo_dtype_t dtype, echo_comm_t comm, const echo_call_t* call) {
+  const echo_result_t result = real(&echo_all_gather, "echo_all_gather")(in, out, count, counts, dtype, comm, call);
+  corrupt(out, count, dtype, comm);
   return result;
 }
 

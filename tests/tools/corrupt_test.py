@@ -10,7 +10,7 @@ import unittest
 from pathlib import Path
 from typing import Any
 
-from tool import run
+from tool import TRANSPORTS, run
 
 PRELOAD = os.environ["ECHO_CORRUPT"]
 
@@ -39,6 +39,16 @@ class Corrupt(unittest.TestCase):
         self.assertEqual((row["wrong"], row["diverged"]), (2, 4))
         self.assertEqual((row["in_place"]["wrong"], row["in_place"]["diverged"]), (2, 4))
 
+    def test_wrong_on_one_rank_of_other_collectives_and_transports(self) -> None:
+        for transport in TRANSPORTS:
+            common = ("--ranks", "3", "--transport", transport)
+            row = self.measure(*common, CORRUPT_RANK="1")
+            self.assertEqual((row["wrong"], row["diverged"]), (2, 4))
+            row = self.measure(*common, "--collective", "all_gather", CORRUPT_RANK="1")
+            self.assertEqual((row["wrong"], row["diverged"]), (2, 4))
+            row = self.measure(*common, "--collective", "reduce_scatter", CORRUPT_RANK="1")
+            self.assertEqual((row["wrong"], row["diverged"]), (2, 0))  # no two ranks hold the same part
+
     def test_wrong_bytes_of_codecs(self) -> None:
         with tempfile.TemporaryDirectory() as folder:
             file = Path(folder) / "out.json"
@@ -57,6 +67,8 @@ class Corrupt(unittest.TestCase):
         done = run("echo-info", "--doctor", LD_PRELOAD=PRELOAD)
         self.assertEqual(done.returncode, 1)
         self.assertRegex(done.stdout, r"shm, 2 processes +FAILED: .* wrong element")
+        if "gloo" in TRANSPORTS:
+            self.assertRegex(done.stdout, r"gloo, 2 processes +FAILED: .* wrong element")
         self.assertRegex(done.stdout, r"inproc, 2 threads +FAILED: .* wrong element")
 
 

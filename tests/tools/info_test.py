@@ -10,7 +10,7 @@ import tempfile
 import unittest
 from pathlib import Path
 
-from tool import run
+from tool import TRANSPORTS, run
 
 
 class Info(unittest.TestCase):
@@ -33,7 +33,8 @@ class Info(unittest.TestCase):
         self.assertEqual([f["bits"] for f in info["formats"]], [3, 4, 5, 6, 8, 16])
         self.assertIn("reference", info["codecs"])
         self.assertIn(info["active_codec"], info["codecs"])
-        self.assertEqual(info["transports"], ["inproc", "shm"])
+        self.assertEqual(info["transports"], ["inproc", "shm", "gloo"])
+        self.assertIsInstance(info["host"]["cpu_features"], list)
         self.assertEqual(info["environment"]["ECHO_DEBUG"]["value"], "0")
         self.assertIsNone(info["environment"]["ECHO_TIMEOUT_MS"]["value"])
         self.assertEqual(info["host"]["cores"], len(os.sched_getaffinity(0)))
@@ -53,7 +54,13 @@ class Info(unittest.TestCase):
             self.assertIn("OK: Echo works on this host.", done.stdout)
             doctor = json.loads(file.read_text(encoding="utf-8"))["doctor"]
         self.assertTrue(doctor["ok"])
-        self.assertGreaterEqual(len(doctor["checks"]), 5)
+        checks = {check["name"]: check["detail"] for check in doctor["checks"]}
+        self.assertEqual(len(checks), 10)
+        self.assertIn("lo 127.0.0.1 mtu", checks["interfaces"])
+        self.assertRegex(checks["ports"], r"on [1-9]\d* interface")
+        self.assertRegex(checks["NUMA nodes"], r"node0: |not told")
+        self.assertIn("codec ", checks["processor"])
+        self.assertIn("libecho_comm_gloo.so" if "gloo" in TRANSPORTS else "not built in", checks["gloo, 2 processes"])
         self.assertTrue(all(check["ok"] and check["problem"] == "" for check in doctor["checks"]))
 
     def test_doctor_names_a_wrong_variable(self) -> None:

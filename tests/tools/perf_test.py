@@ -3,49 +3,35 @@
 
 from __future__ import annotations
 
-import csv
 import itertools
-import json
 import os
 import signal
 import subprocess
-import tempfile
 import time
 import unittest
 from pathlib import Path
 from typing import Any
 
-from tool import ENVIRONMENT, command, run
+from tool import ENVIRONMENT, command, measure, run
 
 QUICK = ("-n", "2", "-w", "1")
 BITS = {"q3": 3, "q4": 4, "q5": 5, "q6": 6, "q8": 8}
 SIZES = {"float": 4, "half": 2, "bfloat16": 2}
 MEASURED = {
-    "time_us", "algbw", "busbw", "payload_bytes", "ratio", "rel_l2", "wrong", "diverged", "percentiles", "vs",
+    "time_us", "algbw", "busbw", "payload_bytes", "interface_bytes", "ratio", "rel_l2", "wrong", "diverged",
+    "percentiles", "baseline_percentiles", "exact_efficiency", "vs",
 }  # fmt: skip
-
-
-def measure(*args: str) -> tuple[dict[str, Any], list[dict[str, str]], str]:
-    """Runs echo-perf, expects success; gives its JSON, its CSV and what it printed."""
-    with tempfile.TemporaryDirectory() as folder:
-        as_json, as_csv = Path(folder) / "out.json", Path(folder) / "out.csv"
-        done = run("echo-perf", *args, "--json", str(as_json), "--csv", str(as_csv))
-        if done.returncode != 0 or done.stderr:
-            raise AssertionError(f"{args}: status {done.returncode}\n{done.stdout}\n{done.stderr}")
-        with as_csv.open(encoding="utf-8", newline="") as file:
-            table = list(csv.DictReader(file))
-        return json.loads(as_json.read_text(encoding="utf-8")), table, done.stdout
 
 
 class Bandwidth(unittest.TestCase):
     def check_row(self, row: dict[str, Any]) -> None:
-        keys = {"transport", "collective", "ranks", "bytes", "count", "type", "codec", "algorithm", "in_place"}
+        keys = {"transport", "collective", "ranks", "bytes", "count", "type", "codec", "algorithm", "path", "in_place"}
         self.assertEqual(set(row), keys | MEASURED)
         self.assertEqual(set(row["in_place"]), MEASURED)
         for place in (row, row["in_place"]):
             self.assertEqual((place["wrong"], place["diverged"]), (0, 0))
             times = place["percentiles"]
-            order = [times[key] for key in ("min", "p50", "p95", "p99", "max")]
+            order = [times[key] for key in ("min", "p50", "p90", "p99", "max")]
             self.assertEqual(order, sorted(order))
             self.assertGreater(times["min"], 0)
             self.assertEqual(place["time_us"], times["p50"])
@@ -59,7 +45,7 @@ class Bandwidth(unittest.TestCase):
             with self.subTest(transport=transport, ranks=ranks):
                 args = ("-b", "4K", "-e", "64K", "-f", "4", "--ranks", str(ranks), "--transport", transport)
                 report, table, text = measure(*args, *QUICK)
-                self.assertEqual(report["schema"], 1)
+                self.assertEqual(report["schema"], 2)
                 self.assertEqual(report["env"]["host"]["cores"], len(os.sched_getaffinity(0)))
                 rows = report["rows"]
                 self.assertEqual([row["bytes"] for row in rows], [4096, 16384, 65536])
@@ -147,9 +133,9 @@ class Formats(unittest.TestCase):
                 self.check("shm", ranks, datatype, "-o", "avg", "--codec", codec)
 
     def test_feedback_and_algorithms(self) -> None:
-        for feedback, algorithm in itertools.product(("on", "none"), ("one-shot", "two-shot")):
+        for feedback, algorithm in itertools.product(("auto", "none"), ("one_shot", "two_shot")):
             self.check("inproc", 3, "bfloat16", "--feedback", feedback, "--algorithm", algorithm)
-        self.check("inproc", 3, "half", "--codec", "exact", "--feedback", "on")
+        self.check("inproc", 3, "half", "--codec", "exact", "--feedback", "fp32")
 
     def test_more_bits_less_error(self) -> None:
         errors = []
@@ -171,19 +157,19 @@ class Payload(unittest.TestCase):
             row = report["rows"][0]
             self.assertEqual(row["algorithm"], algorithm)
             tensor = (1 << 20) * (BITS[codec] / 8 + 2 / 64) if codec in BITS else float(size)
-            sent = (ranks - 1) * tensor * (1 if algorithm == "one-shot" else 2 / ranks)
+            sent = (ranks - 1) * tensor * (1 if algorithm == "one_shot" else 2 / ranks)
             self.assertAlmostEqual(row["payload_bytes"] / sent, 1, delta=0.01)
 
     def test_two_ranks(self) -> None:
         for codec in BITS:
-            self.check(2, codec, "bfloat16", "one-shot")
-        self.check(2, "exact", "bfloat16", "two-shot")
-        self.check(2, "exact", "float", "two-shot")
+            self.check(2, codec, "bfloat16", "one_shot")
+        self.check(2, "exact", "bfloat16", "one_shot")
+        self.check(2, "exact", "float", "one_shot")
 
     def test_three_ranks(self) -> None:
-        self.check(3, "q4", "bfloat16", "two-shot")
-        self.check(3, "q4", "float", "one-shot", "--algorithm", "one-shot")
-        self.check(3, "exact", "half", "two-shot")
+        self.check(3, "q4", "bfloat16", "two_shot")
+        self.check(3, "q4", "float", "one_shot", "--algorithm", "one_shot")
+        self.check(3, "exact", "half", "two_shot")
 
     def test_large_results_are_right_too(self) -> None:
         for ranks in (2, 3):
@@ -198,7 +184,7 @@ class Usage(unittest.TestCase):
             "--unknown", "word", "-b", "-b much", "-b -4", "-b 1", "-b 99999999999G", "-e 2T", "-b 8K -e 4K", "-f 0",
             "-f 2 -i 4K", "-i 1 -e 1M", "-n 0", "-w -1", "-c x", "-d int8", "-o prod", "--collective broadcast",
             "--ranks 0", "--ranks 65", "--ranks 2 --ranks 3", "--transport tcp", "--codec q7", "--baseline nccl",
-            "--feedback off", "--algorithm ring", "--codec exact --algorithm one-shot", "--timeout 0",
+            "--feedback off", "--algorithm ring", "--timeout 0",
             "--json /nowhere/out.json", "--csv /nowhere/out.csv", "-b 1T -e 1T --ranks 64",
         ]  # fmt: skip
         for args in bad:

@@ -10,8 +10,10 @@
 #include <cerrno>
 #include <cstdio>
 #include <ctime>
+#include <filesystem>
 #include <fstream>
 #include <limits>
+#include <sstream>
 #include <system_error>
 
 namespace echo_comm::tools {
@@ -76,6 +78,35 @@ std::string memfd_problem() {
   return "";
 }
 
+// Words of the flags that Highway's targets are made of.
+std::vector<std::string> processor_features() {
+  constexpr std::array kWanted = {"ssse3",      "sse4_2",      "avx2",  "fma", "avx512f", "avx512bw",
+                                  "avx512vbmi", "avx512_bf16", "asimd", "sve", "sve2"};
+  std::string flags = value_of("/proc/cpuinfo", "flags");
+  if (flags.empty()) flags = value_of("/proc/cpuinfo", "Features");  // arm
+  std::istringstream words(flags);
+  std::vector<std::string> found;
+  for (std::string word; words >> word;) {
+    if (std::ranges::find(kWanted, word) != kWanted.end()) found.push_back(word);
+  }
+  return found;
+}
+
+std::vector<std::string> numa_nodes() {
+  std::vector<std::string> nodes;
+  std::error_code ignored;
+  for (const auto& entry : std::filesystem::directory_iterator("/sys/devices/system/node", ignored)) {
+    const std::string name = entry.path().filename().string();
+    if (name.rfind("node", 0) != 0) continue;
+    std::ifstream file(entry.path() / "cpulist");
+    std::string processors;
+    std::getline(file, processors);
+    nodes.push_back(name + ": " + (processors.empty() ? "no processors" : processors));
+  }
+  std::ranges::sort(nodes);
+  return nodes;
+}
+
 }  // namespace
 
 HostFacts host_facts() {
@@ -89,6 +120,8 @@ HostFacts host_facts() {
   host.memory_available = meminfo("MemAvailable");
   host.memory_limit = memory_limit();
   host.memfd = memfd_problem();
+  host.features = processor_features();
+  host.nodes = numa_nodes();
   return host;
 }
 
@@ -99,7 +132,9 @@ Json to_json(const HostFacts& host) {
           {"memory_bytes", host.memory},
           {"memory_available_bytes", host.memory_available},
           {"memory_limit_bytes", host.memory_limit ? Json(*host.memory_limit) : Json()},
-          {"memfd", host.memfd.empty()}};
+          {"memfd", host.memfd.empty()},
+          {"cpu_features", host.features},
+          {"numa_nodes", host.nodes}};
 }
 
 int64_t memory_for_a_job(const HostFacts& host) {

@@ -4,6 +4,7 @@
 #include <cstdint>
 #include <optional>
 #include <string>
+#include <vector>
 
 #include "common/build.hpp"
 
@@ -17,6 +18,8 @@ struct HostFacts {
   int64_t memory_available = 0;         // bytes that can be had without swapping
   std::optional<int64_t> memory_limit;  // smallest limit of this process's control groups
   std::string memfd;                    // "" when memfd_create works, else the reason
+  std::vector<std::string> features;    // of the processor, those that codecs can use
+  std::vector<std::string> nodes;  // NUMA nodes with their processors, "node0: 0-3"; empty: the kernel does not say
 };
 
 HostFacts host_facts();

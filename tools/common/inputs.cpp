@@ -93,6 +93,7 @@ Grid::Group Grid::group(std::uint64_t group, int valid) const {
 float Grid::factor_of(int rank) const { return op == ECHO_AVG ? 1.0F : static_cast<float>(1 << (rank % 3)); }
 
 float Grid::reduced(float value) const {
+  if (only >= 0) return value * factor_of(only);
   if (op == ECHO_AVG) return value;
   float factors = 0;
   for (int rank = 0; rank < ranks; ++rank) factors += factor_of(rank);
@@ -111,7 +112,7 @@ void fill_grid(void* tensor, std::size_t count, echo_dtype_t dtype, int rank, co
   with_element(dtype, [&]<class E>(E) {
     auto* values = static_cast<typename E::Stored*>(tensor);
     for_each_group(count, [&](std::uint64_t group, std::size_t first, int valid) {
-      const Grid::Group given = grid.group(group, valid);
+      const Grid::Group given = grid.group(grid.first + group, valid);
       for (int i = 0; i < valid; ++i) values[first + i] = E::store(given[i] * factor);
     });
   });
@@ -122,7 +123,7 @@ std::uint64_t count_wrong(const void* result, std::size_t count, echo_dtype_t dt
   with_element(dtype, [&]<class E>(E) {
     const auto* values = static_cast<const typename E::Stored*>(result);
     for_each_group(count, [&](std::uint64_t group, std::size_t first, int valid) {
-      const Grid::Group given = grid.group(group, valid);
+      const Grid::Group given = grid.group(grid.first + group, valid);
       for (int i = 0; i < valid; ++i) {
         const float expected = E::load(E::store(grid.reduced(given[i])));
         wrong += E::load(values[first + i]) == expected ? 0 : 1;  // +0 equals -0, a NaN is wrong
@@ -134,15 +135,15 @@ std::uint64_t count_wrong(const void* result, std::size_t count, echo_dtype_t dt
 
 double SquaredError::relative() const { return reference > 0 ? std::sqrt(error / reference) : 0; }
 
-SquaredError random_error(const void* result, std::size_t begin, std::size_t end, echo_dtype_t dtype, int ranks,
-                          echo_op_t op) {
+SquaredError random_error(const void* result, std::size_t begin, std::size_t end, echo_dtype_t dtype,
+                          const Summands& summands) {
   SquaredError sum;
-  const double divisor = op == ECHO_AVG ? ranks : 1;
+  const double divisor = summands.op == ECHO_AVG ? summands.ranks : 1;
   with_element(dtype, [&]<class E>(E) {
     const auto* values = static_cast<const typename E::Stored*>(result);
     for (std::size_t i = begin; i < end; ++i) {
       double reference = 0;
-      for (int rank = 0; rank < ranks; ++rank) {
+      for (int rank = summands.first; rank < summands.first + summands.ranks; ++rank) {
         reference += static_cast<double>(E::load(E::store(random_value(rank, i))));
       }
       reference /= divisor;

@@ -1,4 +1,4 @@
-// Two kinds of input for an all-reduce. Every rank can compute what every other rank brings, and so the result.
+// Two kinds of input for a collective. Every rank can compute what every other rank brings, and so the result.
 //
 //   random   normal values; the coded result is near the sum, how near is measured against fp64
 //   grid     values whose rotated groups are small codes times a power of two, so that every rounding of the codec is
@@ -24,6 +24,8 @@ struct Grid {
   int bits = 4;  // of the codec it is made for
   int ranks = 1;
   echo_op_t op = ECHO_SUM;
+  int only = -1;            // the result holds the values of this rank alone, nothing is reduced
+  std::uint64_t first = 0;  // number of the tensor's first group, so that parts of a tensor differ
 
   using Group = std::array<float, ECHO_GROUP>;
 
@@ -54,7 +56,13 @@ struct SquaredError {
   // Relative L2 error; 0 when nothing was compared.
   [[nodiscard]] double relative() const;
 };
-SquaredError random_error(const void* result, std::size_t begin, std::size_t end, echo_dtype_t dtype, int ranks,
-                          echo_op_t op);
+// Ranks whose values the result holds: a sum or average of all, or those of one.
+struct Summands {
+  int first = 0;
+  int ranks = 1;
+  echo_op_t op = ECHO_SUM;
+};
+SquaredError random_error(const void* result, std::size_t begin, std::size_t end, echo_dtype_t dtype,
+                          const Summands& summands);
 
 }  // namespace echo_comm::tools

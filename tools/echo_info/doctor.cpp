@@ -9,8 +9,10 @@
 #include "common/element.hpp"
 #include "common/host.hpp"
 #include "common/inputs.hpp"
+#include "common/network.hpp"
 #include "common/processes.hpp"
 #include "echo_comm/echo.hpp"
+#include "echo_info/network_checks.hpp"
 
 namespace echo_comm::tools {
 namespace {
@@ -104,13 +106,92 @@ std::string check_shm() {
   });
 }
 
+std::string check_gloo(const TemporaryFolder& folder) {
+  return in_processes(kRanks, [&](int rank) {
+    const std::string url = "gloo+file://" + folder.path() + "?rank=" + std::to_string(rank) +
+                            "&size=" + std::to_string(kRanks) + "&iface=lo";
+    check_sums(Communicator::create(url, {.timeout = kTimeout}));
+    if (rank == 0) folder.write(loaded_files("gloo"));
+  });
+}
+
+// Without Gloo everything but transports over a network works: nothing is wrong then.
+Check gloo_check() {
+  Check check{"gloo, 2 processes", ""};
+  const std::string missing = in_processes(1, [](int) {  // loads the module, which may start threads
+    if (!gloo_built_in()) throw std::runtime_error("missing");
+  });
+  if (!missing.empty()) {
+    check.detail = "not built in; for ranks on several hosts install libgloo-dev and build Echo again";
+    return check;
+  }
+  const TemporaryFolder folder;
+  check.problem = check_gloo(folder);
+  check.detail = folder.read() + gloo_headers();
+  return check;
+}
+
+Check codec_check() {
+  Check check{"processor", ""};
+  const std::vector<std::string> features = host_facts().features;
+  for (const std::string& feature : features) check.detail += (check.detail.empty() ? "" : " ") + feature;
+  check.detail = (check.detail.empty() ? "no vector features known" : check.detail) + "; codec " + echo_active_codec();
+  const bool scalar = std::string(echo_active_codec()) == "reference";
+  if (scalar && !features.empty()) check.detail += ", the slow one: install libhwy-dev and build Echo again";
+  return check;
+}
+
+Check nodes_check() {
+  Check check{"NUMA nodes", ""};
+  const std::vector<std::string> nodes = host_facts().nodes;
+  for (const std::string& node : nodes) check.detail += (check.detail.empty() ? "" : "; ") + node;
+  if (nodes.empty()) check.detail = "not told by the kernel";
+  if (nodes.size() > 1) check.detail += "; bind each rank to one node, e.g. by numactl --cpunodebind=N --membind=N";
+  return check;
+}
+
+Check interfaces_check() {
+  Check check{"interfaces", ""};
+  bool loopback = false;
+  for (const Interface& one : interfaces()) {
+    if (one.name == "lo") loopback = one.up;
+    if (!one.up || !one.address) continue;
+    check.detail +=
+        (check.detail.empty() ? "" : "; ") + one.name + " " + one.address->text() + " mtu " + std::to_string(one.mtu);
+  }
+  if (!loopback) check.problem = "the loopback interface lo is down; turn it on: ip link set lo up";
+  return check;
+}
+
+// On every interface: a connection to itself.
+Check ports_check() {
+  Check check{"ports", ""};
+  int worked = 0;
+  for (const Interface& one : interfaces()) {
+    if (!one.up || !one.address) continue;
+    const std::string problem = listen_problem(*one.address);
+    if (!problem.empty()) {
+      check.problem += (check.problem.empty() ? "" : "; ") + one.name + " (" + one.address->text() + "): " + problem;
+    }
+    ++worked;
+  }
+  if (!check.problem.empty()) check.problem += "; a firewall or sandbox forbids it, allow TCP between the ranks";
+  check.detail = "can be listened on and reached on " + std::to_string(worked) + " interfaces";
+  return check;
+}
+
 }  // namespace
 
 std::vector<Check> run_doctor() {
   std::vector<Check> checks = {
       {"version", check_version()}, {"memfd", check_memfd()}, {"environment", check_environment()}};
+  checks.push_back(codec_check());
+  checks.push_back(nodes_check());
   checks.push_back({"inproc, 2 threads", check_inproc()});
   checks.push_back({"shm, 2 processes", check_shm()});
+  checks.push_back(interfaces_check());
+  checks.push_back(ports_check());
+  checks.push_back(gloo_check());
   return checks;
 }
 

@@ -8,7 +8,8 @@ namespace echo_comm::tools {
 
 struct Check {
   std::string name;
-  std::string problem;  // what is wrong and what to do about it; "" when all is well
+  std::string problem;      // what is wrong and what to do about it; "" when all is well
+  std::string detail = {};  // what was found, when all is well
 
   [[nodiscard]] bool ok() const { return problem.empty(); }
 };

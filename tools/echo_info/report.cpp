@@ -17,6 +17,7 @@ struct TransportFacts {
 constexpr std::array kTransports = {
     TransportFacts{"inproc", "ranks are threads of one process"},
     TransportFacts{"shm", "ranks are processes of this host, shm://NAME?rank=R&size=W"},
+    TransportFacts{"gloo", "ranks are joined by TCP, gloo+file:///DIR?rank=R&size=W[&iface=NAME]"},
 };
 
 FormatFacts format_of(int bits) {
@@ -42,7 +43,8 @@ void line(std::ostream& out, const std::string& key, const std::string& value) {
 void add_doctor(std::ostream& out, const std::vector<Check>& doctor) {
   out << "doctor\n";
   for (const Check& done : doctor) {
-    line(out, done.name, done.ok() ? "ok" : "FAILED: " + done.problem);
+    const std::string ok = done.detail.empty() ? "ok" : "ok: " + done.detail;
+    line(out, done.name, done.ok() ? ok : "FAILED: " + done.problem);
   }
   const auto failed = std::ranges::count_if(doctor, [](const Check& done) { return !done.ok(); });
   if (failed == 0)
@@ -61,6 +63,8 @@ Info collect_info() {
       variable("ECHO_SHM_SLOT_BYTES", "by world size", "bytes of one mailbox slot, equal on all ranks"),
       variable("ECHO_CODEC", "the fastest", "name of the codec to use"),
       variable("ECHO_THREADS", "processors / ranks of this host", "threads that code large calls, 1 to 256"),
+      variable("ECHO_TABLE", "built-in rules", "rows of the table of choices, or @FILE with them"),
+      variable("ECHO_TUNE", "0", "1: communicators measure their table of choices"),
       variable("ECHO_DEBUG", "0", "1: communicators log to stderr"),
   };
   return info;
@@ -101,6 +105,9 @@ std::string text_of(const Info& info, const std::vector<Check>* doctor) {
   line(out, "cores", std::to_string(info.host.cores) + " usable");
   line(out, "memory", in_words(info.host.memory) + ", " + in_words(info.host.memory_available) + " available");
   line(out, "control group limit", info.host.memory_limit ? in_words(*info.host.memory_limit) : "none");
+  std::string features;
+  for (const std::string& feature : info.host.features) features += (features.empty() ? "" : " ") + feature;
+  line(out, "cpu features", features.empty() ? "unknown" : features);
   line(out, "memfd", info.host.memfd.empty() ? "available" : "not available: " + info.host.memfd);
 
   if (doctor != nullptr) add_doctor(out, *doctor);
@@ -128,7 +135,8 @@ std::string json_of(const Info& info, const std::vector<Check>* doctor) {
     const bool ok = std::ranges::all_of(*doctor, [](const Check& done) { return done.ok(); });
     report["doctor"] = {{"ok", ok}, {"checks", Json::array()}};
     for (const Check& done : *doctor) {
-      report["doctor"]["checks"].push_back({{"name", done.name}, {"ok", done.ok()}, {"problem", done.problem}});
+      report["doctor"]["checks"].push_back(
+          {{"name", done.name}, {"ok", done.ok()}, {"problem", done.problem}, {"detail", done.detail}});
     }
   }
   // A variable may hold any bytes; those that are no UTF-8 are replaced.

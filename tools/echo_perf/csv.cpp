@@ -13,15 +13,20 @@ std::string field(const std::string& text) {
   return quoted + "\"";
 }
 
-constexpr const char* kMeasured = "time_us,p95_us,p99_us,min_us,max_us,algbw,busbw,ratio,rel_l2,wrong,diverged";
+constexpr const char* kMeasured =
+    "time_us,p90_us,p99_us,min_us,max_us,algbw,busbw,vs_exact,vs_gloo,vs_stream,ratio,rel_l2,wrong,diverged";
 
 // What was not measured is left empty.
 void add_measurement(std::ostream& out, const Options& options, const Row& row, Place place) {
   const Measurement& measured = row.places[place];
-  const Times& time = measured.time;
-  out << ',' << time.p50 << ',' << time.p95 << ',' << time.p99 << ',' << time.min << ',' << time.max << ','
-      << algbw(row, place) << ',' << busbw(row, place, options.ranks) << ',';
-  if (options.baseline) out << measured.ratio();
+  const Times& time = measured.time();
+  out << ',' << time.p50 << ',' << time.p90 << ',' << time.p99 << ',' << time.min << ',' << time.max << ','
+      << algbw(row, place) << ',' << busbw(options, row, place) << ',';
+  for (const Contender baseline : {kExact, kGloo, kStream}) {
+    if (options.has(baseline)) out << measured.vs[baseline];
+    out << ',';
+  }
+  if (!options.baselines.empty()) out << measured.vs[options.baselines.front()];
   out << ',';
   if (options.check)
     out << measured.rel_l2 << ',' << measured.wrong << ',' << measured.diverged;
@@ -47,7 +52,7 @@ std::string csv_of(const Options& options, const Environment& environment, const
   std::ostringstream out;
   out.precision(9);
   out << "schema,time,version,library_version,compiler,build_type,system,cpu,cores,transport,collective,ranks,codec,"
-         "feedback,baseline,algorithm,iters,bytes,count,type,redop,payload_bytes"
+         "feedback,baseline,algorithm,path,iters,bytes,count,type,redop,payload_bytes,interface_bytes"
       << prefixed("", kMeasured) << prefixed("in_place_", kMeasured) << "\n";
   for (const Row& row : rows) {
     const BuildFacts& build = environment.build;
@@ -55,9 +60,10 @@ std::string csv_of(const Options& options, const Environment& environment, const
     out << kSchema << ',' << environment.time << ',' << build.version << ',' << build.library << ','
         << field(build.compiler) << ',' << field(build.build_type) << ',' << field(host.system) << ','
         << field(host.cpu) << ',' << host.cores << ',' << options.transport << ',' << options.collective << ','
-        << options.ranks << ',' << options.codec << ',' << (options.feedback ? "on" : "none") << ','
-        << (options.baseline ? "exact" : "none") << ',' << row.algorithm() << ',' << options.iters << ',' << row.bytes
-        << ',' << row.count << ',' << options.datatype << ',' << options.redop << ',' << row.payload_bytes;
+        << options.ranks << ',' << options.codec << ',' << options.feedback_wanted << ',' << field(options.baseline)
+        << ',' << row.path.algorithm_word() << ',' << row.path.kind_word() << ',' << options.iters << ',' << row.bytes
+        << ',' << row.count << ',' << options.datatype << ',' << options.redop << ',' << row.payload_bytes << ',';
+    if (row.interface_bytes >= 0) out << row.interface_bytes;
     for (const Place place : {kOutOfPlace, kInPlace}) add_measurement(out, options, row, place);
     out << "\n";
   }

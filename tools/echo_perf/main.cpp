@@ -1,20 +1,25 @@
-// echo-perf: how fast an all-reduce with codes is, next to the exact one, and whether it is right.
+// echo-perf: how fast a collective with codes is, next to baselines in the same run, and whether it is right.
 //
-//   options    the command line
-//   ranks      starts the ranks (processes, or threads of one process) and watches them
-//   measure    what a rank does: verify.cpp checks results, measure.cpp takes times
-//   results    what was measured, in memory that all ranks share
-//   report     table.cpp, json.cpp, csv.cpp: what the reader gets
-//   codec_*    the subcommand `codec`, see codec_main.hpp
+//   options         the command line; check_options: what it must not say
+//   ranks           starts the ranks (processes, or threads of one process) and watches them, or is one of them
+//   netlab          the same in the network lab
+//   measure         what a rank does: verify.cpp checks results, measure.cpp takes times
+//   rival           baselines that are not Echo: gloo_rival.cpp, stream_rival.cpp
+//   results         what was measured
+//   report          table.cpp, json.cpp, csv.cpp, plot.cpp: what the reader gets
+//   codec_*         the subcommand `codec`, see codec_main.hpp
 //
-// Exit status: 0 all results right; 1 an element was wrong or ranks diverged, or a rank failed; 2 bad usage.
+// Exit status: 0 all results right; 1 an element was wrong or ranks diverged, or a rank failed; 2 bad usage; 77 the
+// network lab cannot run here.
 #include <exception>
 #include <optional>
 #include <string_view>
 
 #include "common/command_line.hpp"
 #include "echo_perf/codec_main.hpp"
+#include "echo_perf/netlab.hpp"
 #include "echo_perf/options.hpp"
+#include "echo_perf/plot.hpp"
 #include "echo_perf/ranks.hpp"
 #include "echo_perf/report.hpp"
 
@@ -29,20 +34,28 @@ std::optional<OutputFile> open_if(const std::string& path) {
 int run(int argc, const char* const* argv) {
   const auto [options, exit_code] = parse_options(argc, argv);
   if (exit_code) return *exit_code;
-  std::optional<OutputFile> json = open_if(options.json);
-  std::optional<OutputFile> csv = open_if(options.csv);
+  if (options.lab) return run_in_netlab(options);
+  const bool tells = options.rank <= 0;  // of ranks that others started, the first
+  std::optional<OutputFile> json = tells ? open_if(options.json) : std::nullopt;
+  std::optional<OutputFile> csv = tells ? open_if(options.csv) : std::nullopt;
+  if (tells && !options.plot.empty()) check_plot();
 
   const Environment environment = environment_of(options);
-  print_header(options, environment);
-  const auto print = [options = &options](const Row& row) { print_row(*options, row); };
-  const JobResult job = run_job(options, print);
-  const Summary summary(job.rows, options);
-  if (job.failures.empty()) print_footer(options, summary);
+  Listener listener{[](const std::string& /*table*/) {}, [](const Row& /*row*/) {}};
+  if (tells) {
+    print_header(options, environment);
+    listener = {print_table, [options = &options](const Row& row) { print_row(*options, row); }};
+  }
+  const JobResult job = run_job(options, listener);
+  if (tells && job.failures.empty()) print_footer(options, job.rows);
 
-  if (json) json->write(json_of(options, environment, job.rows));
+  const std::string report = json_of(options, environment, job.table, job.rows);
+  if (json) json->write(report);
   if (csv) csv->write(csv_of(options, environment, job.rows));
   flush_stdout();
   for (const std::string& failure : job.failures) complain("echo-perf", failure);
+  if (tells && !options.plot.empty() && job.failures.empty()) plot(options.plot, report);
+  const Summary summary(job.rows, options);
   return job.failures.empty() && summary.wrong == 0 && summary.diverged == 0 ? kExitOk : kExitFailed;
 }
 

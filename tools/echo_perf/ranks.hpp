@@ -11,11 +11,18 @@
 namespace echo_comm::tools {
 
 struct JobResult {
+  std::string table;  // of choices, "" when the built-in rules alone count
   std::vector<Row> rows;
   std::vector<std::string> failures;  // one line each; the rank that was killed first; empty: all ranks passed
 };
 
-// on_row is called in this process, in order of the sizes.
-JobResult run_job(const Options& options, const std::function<void(const Row& row)>& on_row);
+// Called in this process, in order: the table of choices, then the sizes.
+struct Listener {
+  std::function<void(const std::string& table)> on_table;
+  std::function<void(const Row& row)> on_row;
+};
+
+// Starts all ranks; or, with --rank, is one of them.
+JobResult run_job(const Options& options, const Listener& listener);
 
 }  // namespace echo_comm::tools

@@ -12,7 +12,7 @@
 namespace echo_comm::tools {
 
 // Version of the JSON and CSV forms; grows when a field changes its meaning or goes.
-inline constexpr int kSchema = 1;
+inline constexpr int kSchema = 2;
 
 struct Environment {
   BuildFacts build;
@@ -24,10 +24,13 @@ struct Environment {
 Environment environment_of(const Options& options);
 
 void print_header(const Options& options, const Environment& environment);
+// The table of choices in use, if it is not empty.
+void print_table(const std::string& table);
 void print_row(const Options& options, const Row& row);
-void print_footer(const Options& options, const Summary& summary);
+void print_footer(const Options& options, const std::vector<Row>& rows);
 
-std::string json_of(const Options& options, const Environment& environment, const std::vector<Row>& rows);
+std::string json_of(const Options& options, const Environment& environment, const std::string& table,
+                    const std::vector<Row>& rows);
 std::string csv_of(const Options& options, const Environment& environment, const std::vector<Row>& rows);
 
 }  // namespace echo_comm::tools

@@ -7,10 +7,8 @@
 #include <string_view>
 
 namespace echo_comm::tools {
-namespace {
 
-// Digits, then nothing or one of K, M, G.
-std::optional<std::int64_t> number(std::string_view text) {
+std::optional<std::int64_t> number_of(std::string_view text) {
   constexpr std::string_view kUnits = "KMG";
   const std::size_t unit = text.empty() ? std::string_view::npos : kUnits.find(text.back());
   if (unit != std::string_view::npos) text.remove_suffix(1);
@@ -22,8 +20,6 @@ std::optional<std::int64_t> number(std::string_view text) {
   if (__builtin_mul_overflow(value, factor, &product)) return std::nullopt;
   return product;
 }
-
-}  // namespace
 
 std::vector<std::string> split(const std::string& list) {
   std::vector<std::string> items;
@@ -37,7 +33,7 @@ CLI::Option* add_numbers(CLI::App& app, const std::string& flags, std::string& l
                          std::int64_t high, const std::string& text) {
   const auto check = [low, high](const std::string& given) {
     return problem_of_list(given, [&](const std::string& item) {
-      const std::optional<std::int64_t> value = number(item);
+      const std::optional<std::int64_t> value = number_of(item);
       if (value && *value >= low && *value <= high) return std::string();
       return "'" + item + "' is no whole number from " + std::to_string(low) + " to " + std::to_string(high);
     });
@@ -46,7 +42,7 @@ CLI::Option* add_numbers(CLI::App& app, const std::string& flags, std::string& l
 }
 
 std::vector<std::int64_t> numbers_of(const std::string& list) {
-  return meanings<std::int64_t>(list, [](const std::string& item) { return *number(item); });
+  return meanings<std::int64_t>(list, [](const std::string& item) { return *number_of(item); });
 }
 
 }  // namespace echo_comm::tools

@@ -3,7 +3,9 @@
 
 #include <algorithm>
 #include <cstdint>
+#include <optional>
 #include <string>
+#include <string_view>
 #include <utility>
 #include <vector>
 
@@ -85,6 +87,9 @@ CLI::Option* add_words(CLI::App& app, const std::string& flags, std::string& lis
   };
   return app.add_option(flags, list, text)->check(check)->type_name(choices_of(words))->capture_default_str();
 }
+
+// Digits, then nothing or one of K, M, G.
+std::optional<std::int64_t> number_of(std::string_view text);
 
 // An option of comma-separated whole numbers from `low` to `high`; 4K is 4096.
 CLI::Option* add_numbers(CLI::App& app, const std::string& flags, std::string& list, std::int64_t low,
