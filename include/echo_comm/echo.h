@@ -116,6 +116,12 @@ typedef struct echo_config {
  *
  * url      "shm://NAME?rank=R&size=W": W processes on one host, W from 1 to 64, that agree on NAME
  *          (1 to 64 characters of A-Z a-z 0-9 . _ -). No server, no files: see docs/transports.md.
+ *          "gloo+file:///DIR?rank=R&size=W[&iface=NAME|&host=ADDRESS]": processes of any hosts, over TCP. DIR is
+ *          absolute, exists and is seen by all ranks; nothing is decoded, so no spaces, % or #. One job at a time may
+ *          gather in it; once its ranks are connected it is free again. iface or host: the address to listen on, by
+ *          default that of the host name unless loopback, else of the first interface that is not. Needs
+ *          libecho_comm_gloo.so beside the library and libgloo, else ECHO_ERROR_SYSTEM. Not encrypted: use a network
+ *          that you trust.
  * config   NULL for the defaults. Copied.
  * comm     receives the communicator; owned by the caller, who gives it to echo_comm_destroy().
  *
@@ -127,7 +133,7 @@ ECHO_API echo_result_t echo_comm_create(const char* url, const echo_config_t* co
  * comms receives `size` handles, rank order; each is then used by one thread at a time and destroyed by itself. */
 ECHO_API echo_result_t echo_comm_create_all(int size, const echo_config_t* config, echo_comm_t* comms);
 
-/** Rank in [0, size), number of ranks, and name of the transport ("shm", "inproc"). comm must not be NULL; a NULL
+/** Rank in [0, size), number of ranks, and name of the transport ("shm", "inproc", "gloo"). comm must not be NULL; a NULL
  * gives -1, -1 and "". Thread-safe. */
 ECHO_API int echo_comm_rank(echo_comm_t comm);
 ECHO_API int echo_comm_size(echo_comm_t comm);

@@ -32,7 +32,7 @@ Algorithm by_rule(int size, int64_t bytes) {
 // In memory: small enough to overlap, large enough to hide a wake-up. On a wire: the first and the last segment are the
 // ones whose coding is not hidden, and a message costs a few system calls.
 constexpr int64_t kMemorySegment = 262'144;
-constexpr int64_t kNetworkSegment = 65'536;
+constexpr int64_t kNetworkSegment = 262'144;
 constexpr int kNetworkDepth = 3;
 
 Kind kind_of(Collective collective, Algorithm algorithm) {

@@ -24,7 +24,7 @@ namespace echo_comm::core {
 
 inline constexpr int kEveryone = -1;  // as the `to` of acquire and commit
 inline constexpr int kMaxRanks = 64;
-inline constexpr int kSlots = 4;  // messages in flight per route; the collectives send at most kSlots - 1 ahead
+inline constexpr int kSlots = 8;  // messages in flight per route; the collectives send at most kSlots - 1 ahead
 
 enum class Route { kPair, kEveryone };
 

@@ -60,7 +60,7 @@ TEST(Table, SaysWhatIsWrong) {
   EXPECT_THAT(refusal("all_reduce 4K"), HasSubstr("path '' is not forward, exact or coded"));
   EXPECT_THAT(refusal("all_reduce 4K q4"), HasSubstr("path 'q4'"));
   EXPECT_THAT(refusal("all_gather 4K coded one_shot"), HasSubstr("an algorithm is for all_reduce only"));
-  EXPECT_THAT(refusal("all_reduce 4K coded depth=4"), HasSubstr("'depth=4' must be a number from 1 to 3"));
+  EXPECT_THAT(refusal("all_reduce 4K coded depth=8"), HasSubstr("'depth=8' must be a number from 1 to 7"));
   EXPECT_THAT(refusal("all_reduce 4K coded segment=0"), HasSubstr("must be a number from 1"));
   EXPECT_THAT(refusal("all_reduce 4K coded three_shot"), HasSubstr("'three_shot' is not understood"));
   EXPECT_THAT(refusal("all_reduce 4K coded x"), HasSubstr("e.g. 'all_reduce 64K exact one_shot'"));

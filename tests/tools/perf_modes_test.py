@@ -267,7 +267,7 @@ class Usage(unittest.TestCase):
         self.refused("--baseline|exact,nccl", "--baseline", "exact|gloo|stream")
         self.refused("--baseline|exact,none", "--baseline", "or none alone")
         self.refused("--segment|0", "--segment", "1")
-        self.refused("--depth|4", "--depth", "1", "3")
+        self.refused("--depth|8", "--depth", "1", "7")
         self.refused("--rank|64", "--rank", "63")
         self.refused("--size|0", "--size", "64")
 

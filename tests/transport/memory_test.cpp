@@ -187,12 +187,12 @@ TEST_F(Memory, ThatOneRankCannotMapIsAnErrorOnAllRanks) {
 TEST_F(Memory, MoreThanTheHostHasIsRefusedBeforeAnyIsTaken) {
   testing::spawn_processes(2, [&](int rank, int) {
     ShmOptions huge = options(rank, kMaxRanks);
-    huge.slot_bytes = 64 << 20;  // 1 TiB in all
+    huge.slot_bytes = 64 << 20;  // 2 TiB in all
     huge.timeout = 5s;
     const Error error = create_error(huge);
     if (error.code() == ErrorCode::kTimeout) return;  // a host with that much memory
     EXPECT_EQ(error.code(), ErrorCode::kSystem);
-    EXPECT_THAT(error.text(), HasSubstr("1099"));
+    EXPECT_THAT(error.text(), HasSubstr("2199"));
   });
 }
 

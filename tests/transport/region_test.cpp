@@ -16,9 +16,9 @@ TEST(Region, FitsAContainerOf64MiBUpTo8Ranks) {  // E3
   for (int size = 1; size <= 8; ++size) {
     const Region region(size, 0);
     EXPECT_LE(region.bytes(), 41 << 20) << size << " ranks";
-    EXPECT_GE(region.slot_bytes(), 128 << 10) << size << " ranks";
+    EXPECT_GE(region.slot_bytes(), 64 << 10) << size << " ranks";
   }
-  EXPECT_EQ(Region(2, 0).slot_bytes(), 1 << 20);
+  EXPECT_EQ(Region(2, 0).slot_bytes(), 512 << 10);
   EXPECT_EQ(Region(kMaxRanks, 0).slot_bytes(), 16 << 10);
 }
 

@@ -110,7 +110,7 @@ TEST_F(Rendezvous, RanksThatDisagreeOnSizeOrSlotsAllGetBothSides) {
     if (rank == 2) options.slot_bytes = 8192;
     const Error error = create_error(options);
     EXPECT_EQ(error.code(), ErrorCode::kMismatch);
-    EXPECT_THAT(error.text(), HasSubstr("has slot_bytes 8192, rank 0 has 1048576"));
+    EXPECT_THAT(error.text(), HasSubstr("has slot_bytes 8192, rank 0 has"));
   });
 }
 

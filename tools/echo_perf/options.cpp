@@ -97,7 +97,7 @@ void add_call(CLI::App& app, Options& options, Raw& raw) {
       ->capture_default_str();
   auto* segment = app.add_option("--segment", raw.segment, "values of one segment, the unit of pipelining");
   segment->check(CLI::Range(std::int64_t{1}, std::int64_t{1} << 40))->type_name("VALUES");
-  auto* depth = add_whole(app, "--depth", raw.depth, 1, 3, "segments sent ahead")->default_str("");
+  auto* depth = add_whole(app, "--depth", raw.depth, 1, 7, "segments sent ahead")->default_str("");
   app.add_option("--table", options.table, "rows of the table of choices, or @FILE with them")
       ->type_name("ROWS|@FILE")
       ->excludes(segment)

@@ -23,7 +23,7 @@ using FeedbackKind = std::optional<echo_store_t>;  // nullopt: no feedback
 inline const Words<echo_collective_t> kCollectives = {
     {"all_reduce", ECHO_ALL_REDUCE}, {"reduce_scatter", ECHO_REDUCE_SCATTER}, {"all_gather", ECHO_ALL_GATHER}};
 inline const Words<echo_dtype_t> kTypes = {
-    {"float", ECHO_FLOAT32}, {"half", ECHO_FLOAT16}, {"bfloat16", ECHO_BFLOAT16}};
+    {"float", ECHO_FLOAT32}, {"half", ECHO_FLOAT16}, {"bfloat16", ECHO_BFLOAT16}, {"bf16", ECHO_BFLOAT16}};
 inline const Words<echo_op_t> kOps = {{"sum", ECHO_SUM}, {"avg", ECHO_AVG}};
 inline const Words<TransportKind> kTransports = {
     {"inproc", TransportKind::kInproc}, {"shm", TransportKind::kShm}, {"gloo", TransportKind::kGloo}};

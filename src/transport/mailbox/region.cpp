@@ -20,7 +20,7 @@ constexpr int64_t kLargestSlot = 64 << 20;
 template <typename T>
 constexpr bool kShareable = std::is_standard_layout_v<T>&& std::is_trivially_destructible_v<T> && alignof(T) == 64;
 static_assert(kShareable<RegionHeader> && kShareable<RankControl> && kShareable<Produced> && kShareable<Consumed>);
-static_assert(sizeof(Produced) == 64 && sizeof(Consumed) == 64);
+static_assert(sizeof(Produced) % 64 == 0 && sizeof(Consumed) == 64);
 
 CoreSet usable_cores() {
   CoreSet cores{};
@@ -58,7 +58,7 @@ Region::Region(int size, int64_t slot_bytes) : size_(size), slot_bytes_(slot_byt
 int64_t Region::default_slot_bytes(int size) {
   constexpr int64_t kBudget = 40 << 20;
   const int64_t slots = std::max<int64_t>(1, static_cast<int64_t>(size) * size * kSlots);
-  return std::clamp<int64_t>(kBudget / slots / kPage * kPage, 16 << 10, 1 << 20);
+  return std::clamp<int64_t>(kBudget / slots / kPage * kPage, 16 << 10, 512 << 10);
 }
 
 void Region::format(std::byte* memory) {

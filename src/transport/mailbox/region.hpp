@@ -63,7 +63,7 @@ class Region {
   Region(int size, int64_t slot_bytes);
 
   // Slot size when nobody chose one: about 40 MiB for the whole region (up to 8 ranks: a container with 64 MiB must
-  // do), but not below 16 KiB and not above 1 MiB.
+  // do), but not below 16 KiB and not above 512 KiB.
   static int64_t default_slot_bytes(int size);
 
   [[nodiscard]] int size() const noexcept { return size_; }
