@@ -89,7 +89,8 @@ struct Config {
   echo_switch_t tune = ECHO_DEFAULT;             ///< measure the table at creation; rank 0's counts
 
   [[nodiscard]] echo_config_t to_c() const noexcept {
-    return {sizeof(echo_config_t), timeout.count(), slot_bytes, batch_invariant, log, log_context, threads, table, tune};
+    return {
+        sizeof(echo_config_t), timeout.count(), slot_bytes, batch_invariant, log, log_context, threads, table, tune};
   }
 };
 

@@ -136,7 +136,7 @@ TEST_F(Gloo, DefaultSlotsKeepTheMemoryNear64MiB) {
     const int64_t bytes = kSlots * (3 * int64_t{size - 1} + 1) * gloo_slot_bytes(size);
     EXPECT_LE(bytes, 64 << 20) << size;
     EXPECT_EQ(gloo_slot_bytes(size) % 64, 0);
-    EXPECT_TRUE(size > 16 || gloo_slot_bytes(size) == 256 << 10) << size;
+    EXPECT_TRUE(size > 8 || gloo_slot_bytes(size) == 256 << 10) << size;
   }
 }
 
