@@ -77,7 +77,7 @@ std::unique_ptr<echo_comm_object> make_comm(std::unique_ptr<Transport> transport
   // All ranks of memory transports are on this host; of a network one, nobody knows.
   const int neighbours = transport->is_network() ? 1 : transport->size();
   if (own.threads == 0) own.threads = std::max(1, usable_processors() / neighbours);
-  // The object neither moves nor copies: it is made in place.
+  // The object neither moves nor copies, and make_unique cannot brace. NOLINTNEXTLINE(modernize-make-unique)
   return std::unique_ptr<echo_comm_object>(
       new echo_comm_object{Communicator(std::move(transport), std::move(own)), std::string()});
 }
