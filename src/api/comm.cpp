@@ -131,6 +131,7 @@ void agree(Communicator& communicator, const CommSettings& settings) {
 void tune_all(const std::vector<std::unique_ptr<echo_comm_object>>& comms) {
   std::vector<std::exception_ptr> errors(comms.size());
   std::vector<std::thread> threads;
+  threads.reserve(comms.size());
   for (std::size_t rank = 0; rank < comms.size(); ++rank) {
     threads.emplace_back([&comm = *comms[rank], &error = errors[rank]] {
       try {

@@ -101,7 +101,9 @@ TEST_P(Endurance, AThousandCommunicatorsLeaveNothing) {
         const int before = mappings();
         for (int round = 5; round < times && !::testing::Test::HasFatalFailure(); ++round) once(rank, round);
         EXPECT_EQ(open_descriptors(), descriptors);
-        EXPECT_LE(mappings(), before + 8) << "the allocator may keep a few";
+        if (!kAddressSanitizer) {  // its allocator keeps what was freed
+          EXPECT_LE(mappings(), before + 8) << "the allocator may keep a few";
+        }
       },
       100s);
 }

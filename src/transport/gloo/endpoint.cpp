@@ -1,5 +1,6 @@
 #include "transport/gloo/endpoint.hpp"
 
+#include <new>
 #include <utility>
 
 namespace echo_comm::core {
@@ -12,7 +13,7 @@ GlooTransport::~GlooTransport() {
     // The rank lives on in the parent. Its threads do not exist here, and what they held locked stays locked: nothing
     // of Gloo's may be touched.
     static_cast<void>(mailbox_.release());
-    static_cast<void>(new std::shared_ptr<Mesh>(std::move(mesh_)));
+    static_cast<void>(new (std::nothrow) std::shared_ptr<Mesh>(std::move(mesh_)));
     return;
   }
   mesh_->leave();

@@ -88,6 +88,7 @@ void create_in_process(int size, int64_t slot_bytes, std::chrono::milliseconds t
   std::vector<std::unique_ptr<Transport>> created(static_cast<std::size_t>(size));
   std::vector<std::exception_ptr> errors(created.size());
   std::vector<std::thread> threads;
+  threads.reserve(created.size());
   for (int rank = 0; rank < size; ++rank) {
     threads.emplace_back([&, rank] {
       try {
