@@ -13,7 +13,6 @@
 
 namespace echo_comm::core {
 
-// Codes of all groups of a tensor and where it lies.
 struct Call {
   Transport& transport;
   const Codec& codec;

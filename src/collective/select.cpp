@@ -29,10 +29,8 @@ Algorithm by_rule(int size, int64_t bytes) {
   return Algorithm::kTwoShot;
 }
 
-// In memory: small enough to overlap, large enough to hide a wake-up. On a wire: the first and the last segment are the
-// ones whose coding is not hidden, and a message costs a few system calls.
-constexpr int64_t kMemorySegment = 262'144;
-constexpr int64_t kNetworkSegment = 262'144;
+// Small enough to overlap, large enough to hide what a message costs: a wake-up, on a wire a few system calls as well.
+constexpr int64_t kSegment = 262'144;
 constexpr int kNetworkDepth = 3;
 
 Kind kind_of(Collective collective, Algorithm algorithm) {
@@ -78,8 +76,7 @@ Choice select(const Wish& wish, const Circumstances& here, const Table& table) {
   const bool forward = !wish.bits_given && !here.batch_invariant && row != nullptr && row->path == Path::kForward;
   choice.path = forward ? Path::kForward : choice.format.exact() ? Path::kExact : Path::kCoded;
   choice.kind = kind_of(wish.collective, choose_algorithm(wish, here, row, choice.format.exact()));
-  const int64_t by_transport = here.network ? kNetworkSegment : kMemorySegment;
-  const int64_t values = row != nullptr && row->segment_values != 0 ? row->segment_values : by_transport;
+  const int64_t values = row != nullptr && row->segment_values != 0 ? row->segment_values : kSegment;
   choice.segment_groups = std::max<int64_t>(1, values / kGroup);
   choice.depth = row != nullptr && row->depth != 0 ? row->depth : here.network ? kNetworkDepth : 1;
   return choice;

@@ -29,7 +29,7 @@ struct Wish {
 struct Circumstances {
   int size = 1;
   bool batch_invariant = false;
-  bool network = false;  // messages cross a wire: smaller segments, more of them ahead
+  bool network = false;  // messages cross a wire: more segments ahead
 };
 
 struct Choice {

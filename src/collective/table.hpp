@@ -8,7 +8,7 @@
 //   UPTO         largest tensor the row is for, in bytes at 2 bytes an element whatever its type; 4096, 64K, 1M, 2G, *
 //   PATH         forward (do not use Echo: for callers that have another engine), exact, coded
 //   ALGORITHM    one_shot or two_shot (all_reduce only); left out: by number of ranks
-//   VALUES       values of one segment, the unit of pipelining; left out: by transport
+//   VALUES       values of one segment, the unit of pipelining; left out: built in
 //   depth        segments sent ahead, 1 to kSlots - 1; left out: by transport
 //
 // The first row of a collective that covers the tensor counts; without one, the built-in rules do.
@@ -37,7 +37,7 @@ struct TableRow {
   int64_t max_bytes = INT64_MAX;
   Path path = Path::kCoded;
   Algorithm algorithm = Algorithm::kAuto;
-  int64_t segment_values = 0;  // 0: by transport
+  int64_t segment_values = 0;  // 0: built in
   int depth = 0;               // 0: by transport
 
   friend bool operator==(const TableRow&, const TableRow&) = default;

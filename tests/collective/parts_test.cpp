@@ -105,7 +105,7 @@ TEST_P(Parts, CodedReduceScatterIsCloseAndAverages) {
   });
 }
 
-// The numbers.md of a pass: with residuals the error of the running sum stays that of one call, without it grows.
+// numerics.md section 4: with residuals the error of the running sum stays that of one call, without it grows.
 TEST_P(Parts, ReduceScatterWithFeedbackOwesOnlyTheLastCall) {
   if (size() == 1) GTEST_SKIP() << "one rank rounds nothing";
   const std::vector<std::size_t> counts = uneven_counts(size());
