@@ -3,6 +3,7 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 #include <netinet/in.h>
+#include <sched.h>
 #include <signal.h>
 #include <sys/socket.h>
 #include <sys/stat.h>
@@ -351,6 +352,55 @@ TEST_F(Gloo, TwoHundredCommunicatorsLeaveNoDescriptorAndNoThread) {
   for (int i = 0; i < 200; ++i) round();
   EXPECT_EQ(testing::open_descriptors(), descriptors);
   EXPECT_EQ(threads_now(), threads);
+}
+
+// Connected TCP sockets of this process.
+std::vector<int> connections() {
+  std::vector<int> found;
+  for (const auto& entry : std::filesystem::directory_iterator("/proc/self/fd")) {
+    const int fd = std::stoi(entry.path().filename().string());
+    sockaddr_storage peer{};
+    socklen_t length = sizeof peer;
+    if (getpeername(fd, reinterpret_cast<sockaddr*>(&peer), &length) == 0 && peer.ss_family == AF_INET) {
+      found.push_back(fd);
+    }
+  }
+  return found;
+}
+
+// A socket whose other end is gone takes nothing more, and the kernel raises SIGPIPE in whoever writes. Which thread
+// notices first is a matter of luck, so this end is shut here: the next write is sure to get it.
+TEST_F(Gloo, AProgramWithTheDefaultSigpipeOutlivesAWriteToNobody) {
+  testing::ProcessGroup group(2, [&](int rank, int size) {
+    signal(SIGPIPE, SIG_DFL);
+    const auto transport = create_gloo(options(rank, size));
+    expect_works(*transport);
+    for (const int fd : connections()) shutdown(fd, SHUT_WR);
+    const Error error = error_of([&] {
+      for (;;) {  // short messages and long ones
+        static_cast<void>(transport->acquire(1 - rank, soon()));
+        transport->commit(1 - rank, 8);
+        static_cast<void>(transport->acquire(1 - rank, soon()));
+        transport->commit(1 - rank, transport->max_message());
+      }
+    });
+    EXPECT_EQ(error.code(), ErrorCode::kPeer) << error.text();
+  });
+  for (const auto& result : group.wait()) EXPECT_TRUE(result.passed) << result.text << ", signal " << result.signal;
+}
+
+// Gloo's thread asks again and again while somebody sends; on the sender's core it must not push the sender aside.
+TEST_F(Gloo, ItsThreadGivesWayToTheProgramsThreads) {
+  testing::spawn_processes(2, [&](int rank, int size) {
+    const auto transport = create_gloo(options(rank, size));
+    int giving_way = 0;
+    for (const auto& entry : std::filesystem::directory_iterator("/proc/self/task")) {
+      giving_way += sched_getscheduler(std::stoi(entry.path().filename().string())) == SCHED_BATCH ? 1 : 0;
+    }
+    EXPECT_EQ(giving_way, 1);
+    EXPECT_EQ(sched_getscheduler(0), SCHED_OTHER);
+    std::thread([] { EXPECT_EQ(sched_getscheduler(0), SCHED_OTHER); }).join();
+  });
 }
 
 // ---- strangers -------------------------------------------------------------------------------------------------

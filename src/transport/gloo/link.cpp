@@ -21,7 +21,8 @@ constexpr int kAttempts = 8;
 
 int64_t now_ns() { return Deadline::Clock::now().time_since_epoch().count(); }
 
-// Gloo writes to sockets without MSG_NOSIGNAL; a peer that is gone must not cost the program its life.
+// Gloo writes to sockets without MSG_NOSIGNAL; a peer that is gone must not cost the program its life. Whether a write
+// got the signal cannot be seen from outside: after EPIPE Gloo tries again later as if the socket were full.
 class NoSigpipe {
  public:
   NoSigpipe() {
@@ -31,20 +32,16 @@ class NoSigpipe {
   }
   ~NoSigpipe() {
     if (sigismember(&before_, SIGPIPE) == 1) return;
-    if (failed_) {
-      const timespec now{};
-      sigtimedwait(&pipe_, nullptr, &now);
-    }
+    const timespec now{};
+    sigtimedwait(&pipe_, nullptr, &now);
     pthread_sigmask(SIG_SETMASK, &before_, nullptr);
   }
   NoSigpipe(const NoSigpipe&) = delete;
   NoSigpipe& operator=(const NoSigpipe&) = delete;
-  void failed() { failed_ = true; }
 
  private:
   sigset_t pipe_;
   sigset_t before_;
-  bool failed_ = false;
 };
 
 std::size_t index_of(Route route) { return route == Route::kPair ? 0 : 1; }
@@ -423,13 +420,12 @@ void Link::query() noexcept {
 }
 
 void Link::post(FrameHeader header, std::span<const std::byte> payload, const std::byte* long_payload) noexcept {
-  NoSigpipe quiet;
+  const NoSigpipe quiet;
   const std::lock_guard lock(sending_);
   if (state() != State::kUp) return;
   try {
     post_locked(header, payload, long_payload);
   } catch (const std::exception& error) {
-    quiet.failed();
     // The thread gets the same exception, looks what arrived, and then says that the peer is dead.
     if (dynamic_cast<const Error*>(&error) == nullptr) return;
     give_up_connection();

@@ -86,4 +86,18 @@ class SignalsBlocked {
   sigset_t before_;
 };
 
+// Makes this thread, and those that it starts, give way to others when they wake up (SCHED_BATCH), unless the program
+// chose a policy of its own. Gloo's thread has no better answer to a pair that is being written to than to ask again
+// and again: on the writer's core it would keep the writer from ever getting done, for milliseconds.
+class GivingWay {
+ public:
+  GivingWay();
+  ~GivingWay();
+  GivingWay(const GivingWay&) = delete;
+  GivingWay& operator=(const GivingWay&) = delete;
+
+ private:
+  bool changed_ = false;
+};
+
 }  // namespace echo_comm::core
