@@ -31,7 +31,16 @@ Algorithm by_rule(int size, int64_t bytes) {
 
 // Small enough to overlap, large enough to hide what a message costs: a wake-up, on a wire a few system calls as well.
 constexpr int64_t kSegment = 262'144;
+// On a wire the first encode and the last decode overlap with nothing, so a small tensor is cut finer, down to this.
+constexpr int64_t kSmallestNetworkSegment = 32'768;
+constexpr int64_t kNetworkSegments = 4;
 constexpr int kNetworkDepth = 3;
+
+int64_t segment_by_rule(const Circumstances& here, Kind kind, int64_t count) {
+  if (!here.network) return kSegment;
+  const int64_t chunk = kind == Kind::kOneShot ? count : count / here.size;
+  return std::clamp(chunk / kNetworkSegments, kSmallestNetworkSegment, kSegment);
+}
 
 Kind kind_of(Collective collective, Algorithm algorithm) {
   switch (collective) {
@@ -76,7 +85,8 @@ Choice select(const Wish& wish, const Circumstances& here, const Table& table) {
   const bool forward = !wish.bits_given && !here.batch_invariant && row != nullptr && row->path == Path::kForward;
   choice.path = forward ? Path::kForward : choice.format.exact() ? Path::kExact : Path::kCoded;
   choice.kind = kind_of(wish.collective, choose_algorithm(wish, here, row, choice.format.exact()));
-  const int64_t values = row != nullptr && row->segment_values != 0 ? row->segment_values : kSegment;
+  const int64_t values =
+      row != nullptr && row->segment_values != 0 ? row->segment_values : segment_by_rule(here, choice.kind, wish.count);
   choice.segment_groups = std::max<int64_t>(1, values / kGroup);
   choice.depth = row != nullptr && row->depth != 0 ? row->depth : here.network ? kNetworkDepth : 1;
   return choice;

@@ -66,6 +66,18 @@ TEST(Select, TheTableChangesNeitherGivenBitsNorABatchInvariantCommunicator) {
   EXPECT_EQ(choose({.count = 64, .format = {8, true}}, 2, false, table).format.bits, kExactBits) << "a flush, too";
 }
 
+// The first encode and the last decode of a call overlap with nothing.
+TEST(Select, OnAWireSmallTensorsAreCutIntoSmallerSegments) {
+  const auto values = [](int64_t count, int size, bool network) {
+    return kGroup * select({.count = count}, {.size = size, .network = network}, {}).segment_groups;
+  };
+  EXPECT_EQ(values(1 << 19, 2, false), 262'144);
+  EXPECT_EQ(values(1 << 19, 2, true), 131'072);
+  EXPECT_EQ(values(1 << 19, 4, true), 32'768) << "a quarter of a chunk";
+  EXPECT_EQ(values(1, 2, true), 32'768);
+  EXPECT_EQ(values(int64_t{1} << 33, 4, true), 262'144);
+}
+
 TEST(Select, TheCallersWishWins) {
   EXPECT_EQ(kind_of(1, 8, {4, true}, Algorithm::kTwoShot), Kind::kTwoShot);
   EXPECT_EQ(kind_of(1 << 24, 8, {4, true}, Algorithm::kOneShot), Kind::kOneShot);
