@@ -150,7 +150,10 @@ class Lab:
         command("ip", "-n", host, "link", "set", "lo", "up")
         command("ip", "-n", host, "link", "set", INTERFACE, "up")
         if self.rate.shaped:
-            command("tc", "-n", self.bridge, "qdisc", "add", "dev", port, "root", *self.rate.tbf())
+            # With two hosts a port gets what the other host's eth0 lets out: a second bucket of the same rate would
+            # only cost timers. It still counts.
+            at_port = self.rate.tbf() if self.size > 2 else ["pfifo", "limit", "1000"]
+            command("tc", "-n", self.bridge, "qdisc", "add", "dev", port, "root", *at_port)
             command("ip", "-n", host, "link", "set", INTERFACE, "gso_max_segs", str(self.rate.segments))
             command("tc", "-n", host, "qdisc", "add", "dev", INTERFACE, "root", *self.rate.tbf())
         for version, address, network in (

@@ -116,9 +116,9 @@ def interface_counters(namespace: str, interface: str) -> Counters:
 
 
 def shapers(namespace: str) -> dict[str, tuple[int, int]]:
-    """Bytes passed on and packets dropped by the tbf of each interface in the namespace."""
+    """Bytes passed on and packets dropped by the queue that was set for each interface in the namespace."""
     rows: list[dict[str, Any]] = json.loads(command("tc", "-n", namespace, "-s", "-j", "qdisc", "show"))
-    return {row["dev"]: (int(row["bytes"]), int(row["drops"])) for row in rows if row.get("kind") == "tbf"}
+    return {row["dev"]: (int(row["bytes"]), int(row["drops"])) for row in rows if row.get("kind") in ("tbf", "pfifo")}
 
 
 def processes_inside(namespaces: set[str]) -> list[int]:
