@@ -3,7 +3,6 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 #include <netinet/in.h>
-#include <sched.h>
 #include <signal.h>
 #include <sys/socket.h>
 #include <sys/stat.h>
@@ -387,20 +386,6 @@ TEST_F(Gloo, AProgramWithTheDefaultSigpipeOutlivesAWriteToNobody) {
     EXPECT_EQ(error.code(), ErrorCode::kPeer) << error.text();
   });
   for (const auto& result : group.wait()) EXPECT_TRUE(result.passed) << result.text << ", signal " << result.signal;
-}
-
-// Gloo's thread asks again and again while somebody sends; on the sender's core it must not push the sender aside.
-TEST_F(Gloo, ItsThreadGivesWayToTheProgramsThreads) {
-  testing::spawn_processes(2, [&](int rank, int size) {
-    const auto transport = create_gloo(options(rank, size));
-    int giving_way = 0;
-    for (const auto& entry : std::filesystem::directory_iterator("/proc/self/task")) {
-      giving_way += sched_getscheduler(std::stoi(entry.path().filename().string())) == SCHED_BATCH ? 1 : 0;
-    }
-    EXPECT_EQ(giving_way, 1);
-    EXPECT_EQ(sched_getscheduler(0), SCHED_OTHER);
-    std::thread([] { EXPECT_EQ(sched_getscheduler(0), SCHED_OTHER); }).join();
-  });
 }
 
 // ---- strangers -------------------------------------------------------------------------------------------------

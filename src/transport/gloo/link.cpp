@@ -1,6 +1,5 @@
 #include "transport/gloo/link.hpp"
 
-#include <netinet/in.h>
 #include <signal.h>
 
 #include <algorithm>
@@ -47,22 +46,15 @@ class NoSigpipe {
 std::size_t index_of(Route route) { return route == Route::kPair ? 0 : 1; }
 int receiver_of(Route route, int rank) { return route == Route::kPair ? rank : kEveryone; }
 
-bool same_token(const unsigned char* a, const unsigned char* b, std::size_t bytes) {
-  unsigned char difference = 0;
-  for (std::size_t i = 0; i < bytes; ++i) difference |= a[i] ^ b[i];
-  return difference == 0;
-}
-
-sockaddr_storage socket_of(const std::vector<char>& address) {
-  sockaddr_storage socket{};
-  if (address.size() >= sizeof socket) std::memcpy(&socket, address.data(), sizeof socket);
-  return socket;
-}
-
 }  // namespace
 
 Link::Link(Mesh& mesh, int peer)
-    : mesh_(mesh), peer_(peer), ring_(Mapping::anonymous(static_cast<int64_t>(2 * kRing * kFrameBytes))) {}
+    : mesh_(mesh),
+      peer_(peer),
+      connections_{Connection(mesh.context(0), peer), Connection(mesh.context(1), peer)},
+      out_(connections_[mesh.rank() < peer ? 0 : 1]),
+      in_(connections_[mesh.rank() < peer ? 1 : 0]),
+      ring_(Mapping::anonymous(static_cast<int64_t>(2 * kRing * kFrameBytes))) {}
 
 Link::~Link() { close(); }
 
@@ -73,18 +65,16 @@ std::string Link::why() const {
 
 // ---- connecting ------------------------------------------------------------------------------------------------
 
-std::unique_ptr<gloo::transport::Pair>& Link::pair() const { return mesh_.context()->getPair(peer_); }
-
-// A buffer must be registered before anything for it arrives: Gloo's thread otherwise tries again and again, and holds
-// the lock that the registration needs.
 void Link::listen() {
-  hello_in_ = {};
-  mesh_.context()->createPair(peer_);
-  buffers_.hello_in = pair()->createRecvBuffer(kHelloBuffer, &hello_in_, sizeof hello_in_);
-  buffers_.hello_out = pair()->createSendBuffer(kHelloBuffer, &hello_out_, sizeof hello_out_);
+  for (Connection& connection : connections_) connection.listen();
 }
 
-std::vector<char> Link::address() const { return pair()->address().bytes(); }
+std::vector<char> Link::address() const {
+  std::vector<char> both = connections_[0].address();
+  const std::vector<char> second = connections_[1].address();
+  both.insert(both.end(), second.begin(), second.end());
+  return both;
+}
 
 void Link::start(std::vector<char> address) {
   peer_address_ = std::move(address);
@@ -113,88 +103,60 @@ void Link::connect() {
     if (attempt > 0) listen_again(attempt);
     if (try_connect(failure)) return;
     const std::lock_guard lock(life_);
-    require(!closing_, ErrorCode::kPeer, "the connection was closed");
+    require_open();
   }
   fail(ErrorCode::kSystem, "no connection in ", kAttempts, " attempts; the last one: ", failure);
 }
 
 bool Link::try_connect(std::string& failure) {
   try {
-    state_ = State::kConnecting;
-    const bool accepting = accepts();  // now: a pair that connects gets another address
-    pair()->connect(peer_address_);
-    say_hello(accepting);
+    const auto middle = peer_address_.begin() + static_cast<std::ptrdiff_t>(peer_address_.size() / 2);
+    open(connections_[0], {peer_address_.begin(), middle});
+    open(connections_[1], {middle, peer_address_.end()});
+    warm_up();
     return true;
   } catch (const std::exception& error) {
     failure = error.what();
-    give_up_connection();
+    give_up_connections();
     const std::lock_guard lock(life_);
-    buffers_ = {};  // before the pair, which the next attempt replaces
+    buffers_ = {};  // before the pairs, which the next attempt replaces
+    for (Connection& connection : connections_) connection.forget_hello();
     return false;
   }
 }
 
-// Gloo's rule: the pair with the greater address connects, the other one accepts.
-bool Link::accepts() const {
-  const sockaddr_storage own = socket_of(address());
-  const sockaddr_storage other = socket_of(peer_address_);
-  if (own.ss_family == AF_INET) {
-    const auto& a = reinterpret_cast<const sockaddr_in&>(own);
-    const auto& b = reinterpret_cast<const sockaddr_in&>(other);
-    const int order = std::memcmp(&a.sin_addr, &b.sin_addr, sizeof a.sin_addr);
-    return order != 0 ? order < 0 : a.sin_port < b.sin_port;
-  }
-  const auto& a = reinterpret_cast<const sockaddr_in6&>(own);
-  const auto& b = reinterpret_cast<const sockaddr_in6&>(other);
-  const int order = std::memcmp(&a.sin6_addr, &b.sin6_addr, sizeof a.sin6_addr);
-  return order != 0 ? order < 0 : a.sin6_port < b.sin6_port;
-}
-
-// The connecting side shows its token first; only if it is right does the other one show its own. A third hello says
-// that the connecting side is ready to receive, as the second one says of the accepting side.
-void Link::say_hello(bool accepting) {
-  const Tokens& tokens = mesh_.tokens();
-  const auto& own = accepting ? tokens.accept : tokens.connect;
-  const auto& wanted = accepting ? tokens.connect : tokens.accept;
-  hello_out_.rank = mesh_.rank();
-  std::memcpy(hello_out_.token, own.data(), own.size());
+void Link::open(Connection& connection, const std::vector<char>& address) {
+  state_ = State::kConnecting;
+  connection.connect(address);
   {
     const std::lock_guard lock(life_);
-    require(!closing_, ErrorCode::kPeer, "the connection was closed");
+    require_open();
     hello_since_ = now_ns();
     state_ = State::kHello;
   }
-  const auto send = [&] {
-    buffers_.hello_out->send(0, sizeof hello_out_);
-    buffers_.hello_out->waitSend();
-  };
-  if (!accepting) send();
-  buffers_.hello_in->waitRecv();
-  require(hello_in_.magic == HelloFrame::kMagic && hello_in_.rank == peer_ &&
-              same_token(hello_in_.token, wanted.data(), wanted.size()),
-          ErrorCode::kPeer, "somebody who does not know the job's token is at the other end");
-  register_buffers();
-  send();
-  if (accepting) buffers_.hello_in->waitRecv();
-  warm_up();
+  connection.say_hello(mesh_.tokens(), mesh_.rank(), [&] { register_buffers(connection); });
 }
 
-void Link::register_buffers() {
+void Link::require_open() const { require(!closing_, ErrorCode::kPeer, "the connection was closed"); }
+
+void Link::register_buffers(Connection& connection) {
   const Region& region = mesh_.region();
   const int rank = mesh_.rank();
   const std::size_t route_bytes = kSlots * static_cast<std::size_t>(region.slot_bytes());
   const std::lock_guard lock(life_);
-  require(!closing_, ErrorCode::kPeer, "the connection was closed");
-  gloo::transport::Pair& own = *pair();
-  warm_ = Mapping::anonymous(2 * kWarmBytes);
-  buffers_.warm_in = own.createRecvBuffer(kWarmBuffer, warm_.bytes(), kWarmBytes);
-  buffers_.warm_out = own.createSendBuffer(kWarmBuffer, warm_.bytes() + kWarmBytes, kWarmBytes);
-  buffers_.messages_in[0] = own.createRecvBuffer(kPairBuffer, region.slot(peer_, rank, 0), route_bytes);
-  buffers_.messages_in[1] = own.createRecvBuffer(kEveryoneBuffer, region.slot(peer_, kEveryone, 0), route_bytes);
-  buffers_.messages_out[0] = own.createSendBuffer(kPairBuffer, region.slot(rank, peer_, 0), route_bytes);
-  buffers_.messages_out[1] = own.createSendBuffer(kEveryoneBuffer, region.slot(rank, kEveryone, 0), route_bytes);
-  buffers_.frames_in = own.createRecvBuffer(kFrameBuffer, ring_.bytes(), kRing * kFrameBytes);
-  buffers_.frames_out = own.createSendBuffer(kFrameBuffer, ring_.bytes() + kRing * kFrameBytes, kRing * kFrameBytes);
+  require_open();
+  if (warm_.bytes() == nullptr) warm_ = Mapping::anonymous(2 * kWarmBytes);
+  if (&connection == &in_) {
+    buffers_.warm_in = in_.receive_into(kWarmBuffer, warm_.bytes(), kWarmBytes);
+    buffers_.messages_in[0] = in_.receive_into(kPairBuffer, region.slot(peer_, rank, 0), route_bytes);
+    buffers_.messages_in[1] = in_.receive_into(kEveryoneBuffer, region.slot(peer_, kEveryone, 0), route_bytes);
+    buffers_.frames_in = in_.receive_into(kFrameBuffer, ring_.bytes(), kRing * kFrameBytes);
+  } else {
+    buffers_.warm_out = out_.send_from(kWarmBuffer, warm_.bytes() + kWarmBytes, kWarmBytes);
+    buffers_.messages_out[0] = out_.send_from(kPairBuffer, region.slot(rank, peer_, 0), route_bytes);
+    buffers_.messages_out[1] = out_.send_from(kEveryoneBuffer, region.slot(rank, kEveryone, 0), route_bytes);
+    buffers_.frames_out = out_.send_from(kFrameBuffer, ring_.bytes() + kRing * kFrameBytes, kRing * kFrameBytes);
+  }
 }
 
 void Link::warm_up() {
@@ -211,7 +173,7 @@ void Link::listen_again(int attempt) {
   const auto key = [attempt](int from, int to) { return text("again/", from, "-", to, "/", attempt); };
   {
     const std::lock_guard lock(life_);
-    require(!closing_, ErrorCode::kPeer, "the connection was closed");
+    require_open();
     listen();
   }
   mesh_.store().put(key(mesh_.rank(), peer_), address());
@@ -220,7 +182,7 @@ void Link::listen_again(int attempt) {
     require(!deadline.passed(), ErrorCode::kPeer, "it does not answer");
     {
       const std::lock_guard lock(life_);
-      require(!closing_, ErrorCode::kPeer, "the connection was closed");
+      require_open();
     }
     mesh_.wait_for_change(std::chrono::milliseconds(5));
   }
@@ -229,21 +191,13 @@ void Link::listen_again(int attempt) {
 
 void Link::look_at_time() {
   if (state() != State::kHello) return;
-  if (now_ns() - hello_since_ > std::chrono::nanoseconds(kHelloTime).count()) give_up_connection();
+  if (now_ns() - hello_since_ > std::chrono::nanoseconds(kHelloTime).count()) give_up_connections();
 }
 
-// A closed pair wakes those that wait for it only when somebody uses it.
-void Link::give_up_connection() noexcept {
-  try {
-    const std::lock_guard lock(life_);
-    if (!pair()) return;
-    pair()->close();
-    char byte = 0;
-    const auto wake = pair()->createSendBuffer(kWakeBuffer, &byte, 1);
-    wake->send(0, 1);
-  } catch (...) {  // the exception that Gloo throws for a closed pair: its other users get it too
-    return;
-  }
+void Link::give_up_connections() noexcept {
+  const NoSigpipe quiet;
+  const std::lock_guard lock(life_);
+  for (Connection& connection : connections_) connection.give_up();
 }
 
 void Link::die(const std::string& why) noexcept {
@@ -260,11 +214,12 @@ void Link::close() noexcept {
     const std::lock_guard lock(life_);
     closing_ = true;
   }
-  give_up_connection();
+  give_up_connections();
   if (thread_.joinable()) thread_.join();
   const std::scoped_lock lock(sending_, life_);
   state_ = State::kDead;
   buffers_ = {};
+  for (Connection& connection : connections_) connection.forget_hello();
 }
 
 // ---- receiving -------------------------------------------------------------------------------------------------
@@ -280,7 +235,7 @@ void Link::handle_frames() {
     const Error failure(ErrorCode::kInternal, text("gloo: rank ", peer_, " ", error.text()));
     mesh_.region().header().failure.record(failure, mesh_.rank());
     mesh_.tell_failure();
-    give_up_connection();
+    give_up_connections();
     die(error.text());
   } catch (const std::exception& error) {
     // The connection is over, and Gloo tells that before it tells what arrived. A frame that is there counts.
@@ -288,6 +243,7 @@ void Link::handle_frames() {
       while (complete(number)) handle(number++);
     } catch (const std::exception&) {  // the first one says it
     }
+    give_up_connections();  // the peer, if it lives, hears of it
     die(error.what());
   }
 }
@@ -426,9 +382,10 @@ void Link::post(FrameHeader header, std::span<const std::byte> payload, const st
   try {
     post_locked(header, payload, long_payload);
   } catch (const std::exception& error) {
-    // The thread gets the same exception, looks what arrived, and then says that the peer is dead.
+    // The peer is gone, or closes the other connection when it notices. Its last words may still be in there: the thread
+    // looks at them, and then says that the peer is dead.
     if (dynamic_cast<const Error*>(&error) == nullptr) return;
-    give_up_connection();
+    give_up_connections();
   }
 }
 

@@ -1,12 +1,9 @@
-// The connection to one peer: a Gloo pair with registered buffers, and the thread that handles what arrives on it.
+// What joins this rank to one peer: two connections with registered buffers, and the thread that handles what arrives.
 //
 // Gloo's own waits can neither end early nor watch two peers: a time-out breaks the pair. So one thread per peer waits
 // in Gloo, without a limit, and writes what it learns into this rank's region, where the rank waits as it does under
 // shm. Closing the pair ends the thread.
 #pragma once
-
-#include <gloo/transport/buffer.h>
-#include <gloo/transport/pair.h>
 
 #include <array>
 #include <atomic>
@@ -18,6 +15,7 @@
 #include <thread>
 #include <vector>
 
+#include "transport/gloo/connection.hpp"
 #include "transport/gloo/frame.hpp"
 #include "transport/mailbox/mapping.hpp"
 
@@ -49,7 +47,7 @@ class Link {
   // Why it is dead.
   [[nodiscard]] std::string why() const;
 
-  // Listens; then the address that the peer needs.
+  // Listens; then the address that the peer needs: that of both connections, one behind the other.
   void listen();
   [[nodiscard]] std::vector<char> address() const;
   // Starts to connect to the peer, which listens at `address`.
@@ -69,25 +67,21 @@ class Link {
   void close() noexcept;
 
  private:
-  using Buffer = std::unique_ptr<gloo::transport::Buffer>;
-
-  // What is registered with Gloo for one connection, and goes before its pair.
+  // What is registered with Gloo, and goes before the pairs do.
   struct Buffers {
-    Buffer hello_in, hello_out, warm_in, warm_out, frames_in, frames_out;
-    std::array<Buffer, 2> messages_in, messages_out;  // by route
+    Connection::Buffer warm_in, warm_out, frames_in, frames_out;
+    std::array<Connection::Buffer, 2> messages_in, messages_out;  // by route
   };
-
-  [[nodiscard]] std::unique_ptr<gloo::transport::Pair>& pair() const;
-  [[nodiscard]] bool accepts() const;
 
   void run();
   void connect();
   bool try_connect(std::string& failure);
-  void say_hello(bool accepting);
-  void register_buffers();
+  void open(Connection& connection, const std::vector<char>& address);
+  void register_buffers(Connection& connection);
+  void require_open() const;  // with life_ held
   void warm_up();
   void listen_again(int attempt);
-  void give_up_connection() noexcept;
+  void give_up_connections() noexcept;
   void die(const std::string& why) noexcept;
 
   void handle_frames();
@@ -103,6 +97,10 @@ class Link {
 
   Mesh& mesh_;
   const int peer_;
+  // The first one carries frames from the lower rank to the higher one.
+  std::array<Connection, 2> connections_;
+  Connection& out_;
+  Connection& in_;
   Mapping ring_;  // kRing entries to receive, kRing to send
   std::vector<char> peer_address_;
   std::thread thread_;
@@ -123,7 +121,6 @@ class Link {
   bool closing_ = false;
   std::string why_;
   Buffers buffers_;
-  HelloFrame hello_in_, hello_out_;
   Mapping warm_;  // to receive, to send
 
   std::mutex sending_;                                   // one frame at a time, in the order of their numbers

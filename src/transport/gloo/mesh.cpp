@@ -1,8 +1,6 @@
 #include "transport/gloo/mesh.hpp"
 
 #include <gloo/transport/tcp/device.h>
-#include <pthread.h>
-#include <sched.h>
 #include <signal.h>
 
 #include <cstring>
@@ -33,18 +31,6 @@ SignalsBlocked::SignalsBlocked() {
 
 SignalsBlocked::~SignalsBlocked() { pthread_sigmask(SIG_SETMASK, &before_, nullptr); }
 
-GivingWay::GivingWay() {
-  int policy = 0;
-  sched_param parameters{};
-  if (pthread_getschedparam(pthread_self(), &policy, &parameters) != 0 || policy != SCHED_OTHER) return;
-  changed_ = pthread_setschedparam(pthread_self(), SCHED_BATCH, &parameters) == 0;
-}
-
-GivingWay::~GivingWay() {
-  const sched_param parameters{};
-  if (changed_) pthread_setschedparam(pthread_self(), SCHED_OTHER, &parameters);
-}
-
 Mesh::Mesh(Region region, int rank, const NetAddress& address, const Tokens& tokens, Store& store)
     : region_(region),
       memory_(Mapping::anonymous(region.bytes())),
@@ -58,12 +44,11 @@ Mesh::Mesh(Region region, int rank, const NetAddress& address, const Tokens& tok
   // Gloo's thread writes to sockets without MSG_NOSIGNAL, and must not run the program's signal handlers either.
   const SignalsBlocked blocked;
   try {
-    {
-      const GivingWay scheduling;
-      device_ = open_device(address);  // starts the thread
+    device_ = open_device(address);
+    for (auto& context : contexts_) {
+      context = device_->createContext(rank, size());
+      context->setTimeout(std::chrono::milliseconds(0));  // none: see link.hpp
     }
-    context_ = device_->createContext(rank, size());
-    context_->setTimeout(std::chrono::milliseconds(0));  // none: see link.hpp
     for (int peer = 0; peer < size(); ++peer) {
       if (peer == rank) continue;
       auto& link = links_[static_cast<std::size_t>(peer)];

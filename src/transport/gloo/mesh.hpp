@@ -5,6 +5,7 @@
 #include <gloo/transport/context.h>
 #include <gloo/transport/device.h>
 
+#include <array>
 #include <condition_variable>
 #include <memory>
 #include <mutex>
@@ -31,7 +32,8 @@ class Mesh final : public Backing {
   [[nodiscard]] const Region& region() const { return region_; }
   [[nodiscard]] const Tokens& tokens() const { return tokens_; }
   [[nodiscard]] Store& store() const { return store_; }
-  [[nodiscard]] const std::shared_ptr<gloo::transport::Context>& context() const { return context_; }
+  // Of one of the two connections to each peer.
+  [[nodiscard]] gloo::transport::Context& context(std::size_t which) const { return *contexts_[which]; }
   [[nodiscard]] const NetAddress& address() const { return address_; }
   [[nodiscard]] std::size_t registered_bytes() const;
 
@@ -65,7 +67,7 @@ class Mesh final : public Backing {
   Tokens tokens_;
   Store& store_;
   std::shared_ptr<gloo::transport::Device> device_;
-  std::shared_ptr<gloo::transport::Context> context_;
+  std::array<std::shared_ptr<gloo::transport::Context>, 2> contexts_;
   std::vector<std::unique_ptr<Link>> links_;  // by rank, none for the own
 
   std::mutex mutex_;
@@ -84,20 +86,6 @@ class SignalsBlocked {
 
  private:
   sigset_t before_;
-};
-
-// Makes this thread, and those that it starts, give way to others when they wake up (SCHED_BATCH), unless the program
-// chose a policy of its own. Gloo's thread has no better answer to a pair that is being written to than to ask again
-// and again: on the writer's core it would keep the writer from ever getting done, for milliseconds.
-class GivingWay {
- public:
-  GivingWay();
-  ~GivingWay();
-  GivingWay(const GivingWay&) = delete;
-  GivingWay& operator=(const GivingWay&) = delete;
-
- private:
-  bool changed_ = false;
 };
 
 }  // namespace echo_comm::core
