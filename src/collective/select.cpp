@@ -32,7 +32,7 @@ Algorithm by_rule(int size, int64_t bytes) {
 // Small enough to overlap, large enough to hide what a message costs: a wake-up, on a wire a few system calls as well.
 constexpr int64_t kSegment = 262'144;
 // On a wire the first encode and the last decode overlap with nothing, so a small tensor is cut finer, down to this.
-constexpr int64_t kSmallestNetworkSegment = 32'768;
+constexpr int64_t kSmallestNetworkSegment = 131'072;
 constexpr int64_t kNetworkSegments = 4;
 constexpr int kNetworkDepth = 3;
 

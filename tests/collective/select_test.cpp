@@ -73,8 +73,9 @@ TEST(Select, OnAWireSmallTensorsAreCutIntoSmallerSegments) {
   };
   EXPECT_EQ(values(1 << 19, 2, false), 262'144);
   EXPECT_EQ(values(1 << 19, 2, true), 131'072);
-  EXPECT_EQ(values(1 << 19, 4, true), 32'768) << "a quarter of a chunk";
-  EXPECT_EQ(values(1, 2, true), 32'768);
+  EXPECT_EQ(values(1 << 21, 2, true), 262'144);
+  EXPECT_EQ(values(3 << 20, 4, true), 196'608) << "a quarter of a chunk";
+  EXPECT_EQ(values(1, 2, true), 131'072);
   EXPECT_EQ(values(int64_t{1} << 33, 4, true), 262'144);
 }
 
