@@ -10,28 +10,12 @@ namespace {
 
 constexpr std::size_t kGroup = ECHO_GROUP;
 
-struct Parameter {
-  Kind kind;
-  int size;
-};
+class AllReduce : public OnRanks {};
 
-class AllReduce : public ::testing::TestWithParam<Parameter> {
- protected:
-  [[nodiscard]] Kind kind() const { return GetParam().kind; }
-  [[nodiscard]] int size() const { return GetParam().size; }
-};
-
-std::vector<Parameter> parameters() {
-  std::vector<Parameter> all;
-  for (const Kind kind : {Kind::kInproc, Kind::kShm}) {
-    for (const int size : {1, 2, 3, 4, 5, 7, 8}) all.push_back({kind, size});
-  }
-  return all;
-}
-
-INSTANTIATE_TEST_SUITE_P(Ranks, AllReduce, ::testing::ValuesIn(parameters()), [](const auto& info) {
-  return std::string(name_of(info.param.kind)) + std::to_string(info.param.size);
-});
+INSTANTIATE_TEST_SUITE_P(Ranks, AllReduce,
+                         ::testing::ValuesIn(ranks_on({Kind::kInproc, Kind::kShm}, {1, 2, 3, 4, 5, 7, 8}) +
+                                             ranks_on({Kind::kGloo}, {1, 2, 3, 5})),
+                         name_of_ranks);
 
 const std::vector<std::size_t> kCounts = {0, 1, 2, 63, 64, 65, 127, 129, 64 * 7, 64 * 8 + 1, 6000};
 

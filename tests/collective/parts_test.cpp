@@ -9,25 +9,13 @@
 namespace echo_comm::testing {
 namespace {
 
-struct Parameter {
-  Kind kind;
-  int size;
-};
+class Parts : public OnRanks {};
 
-class Parts : public ::testing::TestWithParam<Parameter> {
- protected:
-  [[nodiscard]] Kind kind() const { return GetParam().kind; }
-  [[nodiscard]] int size() const { return GetParam().size; }
-};
-
-INSTANTIATE_TEST_SUITE_P(
-    Ranks, Parts,
-    ::testing::Values(Parameter{Kind::kInproc, 1}, Parameter{Kind::kInproc, 2}, Parameter{Kind::kInproc, 3},
-                      Parameter{Kind::kInproc, 4}, Parameter{Kind::kInproc, 5}, Parameter{Kind::kInproc, 7},
-                      Parameter{Kind::kInproc, 8}, Parameter{Kind::kInproc, 16}, Parameter{Kind::kInproc, 64},
-                      Parameter{Kind::kShm, 1}, Parameter{Kind::kShm, 2}, Parameter{Kind::kShm, 3},
-                      Parameter{Kind::kShm, 5}, Parameter{Kind::kShm, 8}),
-    [](const auto& info) { return std::string(name_of(info.param.kind)) + std::to_string(info.param.size); });
+INSTANTIATE_TEST_SUITE_P(Ranks, Parts,
+                         ::testing::ValuesIn(ranks_on({Kind::kInproc}, {1, 2, 3, 4, 5, 7, 8, 16, 64}) +
+                                             ranks_on({Kind::kShm}, {1, 2, 3, 5, 8}) +
+                                             ranks_on({Kind::kGloo}, {2, 3, 5})),
+                         name_of_ranks);
 
 // Parts of every kind in one tensor: none, less than a group, groups and a bit.
 std::vector<std::size_t> uneven_counts(int size) {

@@ -16,19 +16,12 @@ using ::testing::HasSubstr;
 
 constexpr std::size_t kCount = 64 * 300 + 5;
 
-class Started : public ::testing::TestWithParam<std::pair<Kind, int>> {
- protected:
-  [[nodiscard]] Kind kind() const { return GetParam().first; }
-  [[nodiscard]] int size() const { return GetParam().second; }
-};
+class Started : public OnRanks {};
 
 INSTANTIATE_TEST_SUITE_P(Ranks, Started,
-                         ::testing::Values(std::pair{Kind::kInproc, 1}, std::pair{Kind::kInproc, 2},
-                                           std::pair{Kind::kInproc, 3}, std::pair{Kind::kInproc, 5},
-                                           std::pair{Kind::kShm, 2}, std::pair{Kind::kShm, 4}),
-                         [](const auto& info) {
-                           return std::string(name_of(info.param.first)) + std::to_string(info.param.second);
-                         });
+                         ::testing::ValuesIn(ranks_on({Kind::kInproc}, {1, 2, 3, 5}) + ranks_on({Kind::kShm}, {2, 4}) +
+                                             ranks_on({Kind::kGloo}, {2, 3})),
+                         name_of_ranks);
 
 struct FeedbackGuard {
   explicit FeedbackGuard(echo_comm_t comm) {

@@ -7,6 +7,7 @@
 #include <bit>
 #include <cstring>
 #include <functional>
+#include <initializer_list>
 #include <memory>
 #include <new>
 #include <random>
@@ -49,6 +50,40 @@ inline void over_comm(Kind kind, int size, const CommBody& body, echo_config_t c
     ASSERT_EQ(echo_comm_create(url.c_str(), &config, &guard.comm), ECHO_SUCCESS) << echo_last_error();
     body(guard.comm);
   });
+}
+
+// Where the ranks of a test run, and how many.
+struct Ranks {
+  Kind kind;
+  int size;
+};
+
+// A test that runs on every one of a list of Ranks; skipped where their transport is not there.
+class OnRanks : public ::testing::TestWithParam<Ranks> {
+ protected:
+  void SetUp() override {
+    if (const std::string why = cannot_test(kind()); !why.empty()) GTEST_SKIP() << why;
+  }
+  [[nodiscard]] static Kind kind() { return GetParam().kind; }
+  [[nodiscard]] static int size() { return GetParam().size; }
+};
+
+inline std::string name_of_ranks(const ::testing::TestParamInfo<Ranks>& info) {
+  return name_of(info.param.kind) + std::to_string(info.param.size);
+}
+
+// The same sizes on each of several kinds.
+inline std::vector<Ranks> ranks_on(std::initializer_list<Kind> kinds, std::initializer_list<int> sizes) {
+  std::vector<Ranks> all;
+  for (const Kind kind : kinds) {
+    for (const int size : sizes) all.push_back({kind, size});
+  }
+  return all;
+}
+
+inline std::vector<Ranks> operator+(std::vector<Ranks> left, const std::vector<Ranks>& right) {
+  left.insert(left.end(), right.begin(), right.end());
+  return left;
 }
 
 // An array that processes forked after its creation share.

@@ -27,14 +27,12 @@ void reduce(echo_comm_t comm, std::size_t count, int bits = 0) {
       << echo_last_error();
 }
 
-class Tuned : public ::testing::TestWithParam<std::pair<Kind, int>> {};
+class Tuned : public OnRanks {};
 
 INSTANTIATE_TEST_SUITE_P(Ranks, Tuned,
-                         ::testing::Values(std::pair{Kind::kInproc, 1}, std::pair{Kind::kInproc, 3},
-                                           std::pair{Kind::kShm, 2}, std::pair{Kind::kShm, 4}),
-                         [](const auto& info) {
-                           return std::string(name_of(info.param.first)) + std::to_string(info.param.second);
-                         });
+                         ::testing::ValuesIn(ranks_on({Kind::kInproc}, {1, 3}) + ranks_on({Kind::kShm}, {2, 4}) +
+                                             ranks_on({Kind::kGloo}, {2})),
+                         name_of_ranks);
 
 // A2: the threshold is measured, agreed by all ranks and printed. It takes less than 3 s where nothing disturbs it.
 TEST_P(Tuned, EveryRankHoldsTheSameMeasuredTable) {
@@ -43,7 +41,7 @@ TEST_P(Tuned, EveryRankHoldsTheSameMeasuredTable) {
   echo_config_t config ECHO_CONFIG_INITIALIZER;
   config.tune = ECHO_ON;
   over_comm(
-      GetParam().first, GetParam().second,
+      kind(), size(),
       [&](echo_comm_t comm) {
         const std::string table = echo_comm_table(comm);
         ASSERT_LT(table.size(), kMost);
@@ -56,7 +54,7 @@ TEST_P(Tuned, EveryRankHoldsTheSameMeasuredTable) {
       },
       config);
   const std::string first = texts.data();
-  for (int rank = 1; rank < GetParam().second; ++rank) {
+  for (int rank = 1; rank < size(); ++rank) {
     EXPECT_EQ(first, std::string(texts.part(static_cast<std::size_t>(rank), kMost).data())) << "rank " << rank;
   }
   const core::Table table = core::Table::parse(first);
