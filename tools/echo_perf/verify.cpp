@@ -118,7 +118,7 @@ std::uint64_t RankRun::count_diverged(const Row& row) const {
 }
 
 std::uint64_t RankRun::count_differences(std::span<const std::byte> own) const {
-  std::vector<std::uint32_t> words((own.size() + 3) / 4);
+  std::vector<std::uint32_t> words(own.size() / 4 + 1);  // the last one is there for a rest
   std::memcpy(words.data(), own.data(), own.size());
   const std::vector<std::uint32_t> all = exchange_.gather(std::span<const std::uint32_t>(words));
   const auto* first = reinterpret_cast<const std::byte*>(all.data());

@@ -2,8 +2,8 @@
 // linker looks (a static Echo has no library of its own).
 //
 // RTLD_LOCAL: nobody else sees its symbols. RTLD_DEEPBIND: it sees its own Gloo, although the process may have loaded
-// another one before, under the same C++ names (torch carries a copy in libtorch_cpu.so). The address sanitizer
-// refuses DEEPBIND, because it would cut off its malloc.
+// another one before, under the same C++ names (torch carries a copy in libtorch_cpu.so). Sanitizers
+// refuse DEEPBIND, because it would cut off their malloc.
 #include <dlfcn.h>
 
 #include <string>
@@ -13,10 +13,10 @@
 namespace echo_comm::core {
 namespace {
 
-#if defined(__SANITIZE_ADDRESS__)
+#if defined(__SANITIZE_ADDRESS__) || defined(__SANITIZE_THREAD__)
 constexpr int kDeepBind = 0;
 #elif defined(__has_feature)
-#if __has_feature(address_sanitizer) || __has_feature(memory_sanitizer)
+#if __has_feature(address_sanitizer) || __has_feature(memory_sanitizer) || __has_feature(thread_sanitizer)
 constexpr int kDeepBind = 0;
 #else
 constexpr int kDeepBind = RTLD_DEEPBIND;
