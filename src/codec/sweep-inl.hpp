@@ -84,6 +84,10 @@ class Sweep {
   int64_t encode(const Stored* in, std::byte* payload) const {
     const GroupRange work = block_.work();
     if (block_.format.exact()) {
+      if (keeps_nothing()) {
+        copy_out(in, payload);
+        return 0;
+      }
       for (int64_t group = work.begin; group < work.end; ++group) encode_exact(in, group, payload);
       return 0;
     }
@@ -132,6 +136,10 @@ class Sweep {
 
   int64_t decode(Payloads payloads, const DecodeOptions& options, Stored* out) const {
     const GroupRange work = block_.work();
+    if (block_.format.exact() && payloads.size() == 1 && !options.add && keeps_nothing()) {
+      copy_in(payloads[0], out);
+      return 0;
+    }
     int64_t poisoned = 0;
     for (int64_t group = work.begin; group < work.end; ++group) {
       const bool bad = block_.format.exact() ? !decode_exact(payloads, group, options, out)
@@ -277,143 +285,179 @@ class Sweep {
     if (!whole) std::copy_n(padded.begin(), place.valid, out + place.first);
   }
 
-  // ---- exact path: plain loops over elements, which compilers vectorise ----
+  // ---- exact path ----
+
+  [[nodiscard]] bool keeps_nothing() const {
+    return residuals_.sender.base == nullptr && residuals_.owner.base == nullptr;
+  }
 
   [[nodiscard]] int64_t exact_offset(int64_t group) const {
     const int64_t first = block_.layout.first_element(block_.range.begin);
     return (block_.layout.place(group).first - first) * static_cast<int64_t>(sizeof(Stored));
   }
 
-  // H e, and its inverse.
-  Floats turned(const GroupResidual& residual) const {
-    Group v;
-    Kernel::owed(residual, v);
-    if (rotation()) Kernel::rotate(v);
-    Floats floats;
-    Kernel::to(v, floats.data());
-    return floats;
+  // Elements follow each other in the tensor and on the wire alike, so groups that are only copied are copied together.
+  struct Stretch {
+    int64_t first;
+    int64_t payload_offset;
+    std::size_t bytes;
+  };
+  [[nodiscard]] Stretch stretch() const {
+    const GroupRange work = block_.work();
+    const GroupPlace begin = block_.layout.place(work.begin);
+    const GroupPlace last = block_.layout.place(work.end - 1);
+    return {begin.first, exact_offset(work.begin),
+            static_cast<std::size_t>(last.first + last.valid - begin.first) * sizeof(Stored)};
   }
-  void keep_turned(const Floats& rest, const GroupResidual& residual) const {
-    Group v;
-    Kernel::from(rest.data(), v);
-    if (rotation()) Kernel::rotate(v);
-    Kernel::keep(v, residual);
+  void copy_out(const Stored* in, std::byte* payload) const {
+    if (block_.work().size() == 0) return;
+    const Stretch all = stretch();
+    std::memcpy(payload + all.payload_offset, in + all.first, all.bytes);
+  }
+  void copy_in(const std::byte* payload, Stored* out) const {
+    if (block_.work().size() == 0) return;
+    const Stretch all = stretch();
+    std::memcpy(out + all.first, payload + all.payload_offset, all.bytes);
   }
 
-  static Floats widen(const Stored* stored, int valid) {
-    Floats v{};
-    for (int i = 0; i < valid; ++i) v[i] = Element::load(stored[i]);
-    return v;
-  }
-
-  static void add(Floats& v, const Floats& addend) {
-    for (int i = 0; i < kGroup; ++i) v[i] += addend[i];
+  // v + H e.
+  ECHO_INLINE void add_turned(const GroupResidual& residual, Group& v) const {
+    Group e;
+    Kernel::owed(residual, e);
+    if (rotation()) Kernel::rotate(e);
+    Kernel::add(v, e);
   }
 
   // r = round(x + He) in the type, saturating where x is finite; e = H(x + He - r). With an owner residual (one-shot)
-  // x + H(e + o), and o = 0.
+  // x + H(e + o), and o = 0. Only the flush of a pass on the exact path comes here: element by element will do.
   void encode_exact(const Stored* in, int64_t group, std::byte* payload) const {
     const GroupPlace place = block_.layout.place(group);
     const GroupResidual sender = residuals_.sender_of(group);
     const GroupResidual owner = residuals_.owner_of(group);
-    if (!sender && !owner) {
-      std::memcpy(payload + exact_offset(group), in + place.first, place.valid * sizeof(Stored));
-      return;
-    }
-    const Floats x = widen(in + place.first, place.valid);
-    Floats owed{};
-    if (sender) add(owed, turned(sender));
-    if (owner) add(owed, turned(owner));
+    Group v;
+    Kernel::zero(v);
+    if (sender) add_turned(sender, v);
+    if (owner) add_turned(owner, v);
     clear_residual(owner);
+    Floats owed;
+    Kernel::to(v, owed.data());
     std::array<Stored, kGroup> sent;
-    Floats rest;
-    for (int i = 0; i < kGroup; ++i) {
-      float value = x[i] + owed[i];
+    Floats rest{};
+    for (int i = 0; i < place.valid; ++i) {
+      const float x = Element::load(in[place.first + i]);
+      float value = x + owed[i];
       float nearest = value;
-      if (is_finite(x[i])) {  // what is owed never turns a finite value into an infinity
+      if (is_finite(x)) {  // what is owed never turns a finite value into an infinity
         value = std::clamp(value, -Fp32::kMax, Fp32::kMax);
         nearest = std::clamp(value, -Element::kMax, Element::kMax);
       }
       sent[i] = Element::store(nearest);
       rest[i] = value - Element::load(sent[i]);
     }
-    if (sender) keep_turned(rest, sender);
+    if (sender) {
+      Kernel::from(rest.data(), v);
+      if (rotation()) Kernel::rotate(v);
+      Kernel::keep(v, sender);
+    }
     std::memcpy(payload + exact_offset(group), sent.data(), place.valid * sizeof(Stored));
   }
 
-  // Stored elements of a payload, as many as the group has.
-  [[nodiscard]] Floats received_exact(const std::byte* payload, int64_t group, int valid) const {
+  ECHO_INLINE void received_exact(const std::byte* payload, int64_t group, Group& v) const {
+    const int valid = block_.layout.place(group).valid;
+    const std::byte* from = payload + exact_offset(group);  // aligned for nothing
     std::array<Stored, kGroup> stored;
-    std::memcpy(stored.data(), payload + exact_offset(group), valid * sizeof(Stored));
-    return widen(stored.data(), valid);
+    if (valid == kGroup) {
+      std::memcpy(stored.data(), from, sizeof stored);
+    } else {
+      stored = {};
+      std::memcpy(stored.data(), from, valid * sizeof(Stored));
+    }
+    Kernel::template load<Element>(stored.data(), v);
   }
 
-  void sum_addends_exact(Payloads payloads, const Stored* in, int64_t group, int rank, Floats& total) const {
-    const GroupPlace place = block_.layout.place(group);
+  ECHO_INLINE void sum_addends_exact(Payloads payloads, const Stored* in, int64_t group, int rank, Group& total) const {
+    Kernel::zero(total);
     for (std::size_t sender = 0; sender < payloads.size(); ++sender) {
-      if (static_cast<int>(sender) != rank) {
-        add(total, received_exact(payloads[sender], group, place.valid));
-        continue;
+      Group addend;
+      if (static_cast<int>(sender) == rank) {
+        load(in, group, addend);
+        if (const GroupResidual owed = residuals_.sender_of(group)) {
+          add_turned(owed, addend);
+          clear_residual(owed);
+        }
+      } else {
+        received_exact(payloads[sender], group, addend);
       }
-      Floats own = widen(in + place.first, place.valid);
-      if (const GroupResidual owed = residuals_.sender_of(group)) {
-        add(own, turned(owed));
-        clear_residual(owed);
-      }
-      add(total, own);
+      Kernel::add(total, addend);
     }
   }
 
-  // Rounded to the type, after the division of an average. False: some element is not finite.
-  static bool round_exact(const Floats& total, int divisor, int valid, Stored* stored) {
-    bool finite = true;
-    for (int i = 0; i < valid; ++i) {
-      stored[i] = Element::store(divisor == 1 ? total[i] : total[i] / static_cast<float>(divisor));
-      finite &= is_finite(Element::load(stored[i]));
-    }
-    return finite;
+  // Rounded to the type, after the division of an average. False: some element is not finite, maybe by rounding.
+  ECHO_INLINE static bool round_exact(Group& total, int divisor, Stored* stored) {
+    if (divisor != 1) Kernel::divide(total, static_cast<float>(divisor));
+    Kernel::template store<Element>(total, stored);
+    Group rounded;
+    Kernel::template load<Element>(stored, rounded);
+    return Kernel::all_finite(rounded);
   }
 
-  void reduce_exact(Payloads payloads, const Stored* in, int64_t group, const ReduceOptions& options,
-                    std::byte* payload) const {
-    const GroupPlace place = block_.layout.place(group);
-    Floats total{};
+  ECHO_INLINE void reduce_exact(Payloads payloads, const Stored* in, int64_t group, const ReduceOptions& options,
+                                std::byte* payload) const {
+    Group total;
     sum_addends_exact(payloads, in, group, options.rank, total);
     if (const GroupResidual owner = residuals_.owner_of(group)) {
-      add(total, turned(owner));
+      add_turned(owner, total);
       clear_residual(owner);
     }
     std::array<Stored, kGroup> stored;
-    round_exact(total, options.divisor, place.valid, stored.data());
-    std::memcpy(payload + exact_offset(group), stored.data(), place.valid * sizeof(Stored));
+    round_exact(total, options.divisor, stored.data());
+    std::memcpy(payload + exact_offset(group), stored.data(), block_.layout.place(group).valid * sizeof(Stored));
   }
 
   // False, here and below: some element is not finite; it is delivered as it is, but nothing may stay owed for its group.
-  bool sum_exact(Payloads payloads, const Stored* in, int64_t group, const ReduceOptions& options, Stored* out) const {
-    const GroupPlace place = block_.layout.place(group);
-    Floats total{};
+  ECHO_INLINE bool sum_exact(Payloads payloads, const Stored* in, int64_t group, const ReduceOptions& options,
+                             Stored* out) const {
+    Group total;
     sum_addends_exact(payloads, in, group, options.rank, total);
-    return round_exact(total, options.divisor, place.valid, out + place.first);
+    std::array<Stored, kGroup> stored;
+    const bool finite = round_exact(total, options.divisor, stored.data());
+    put_exact(stored, group, out);
+    return finite;
   }
 
   // The rounded sum of the owner, or (several payloads) the sum of what all sent.
-  bool decode_exact(Payloads payloads, int64_t group, const DecodeOptions& options, Stored* out) const {
-    const GroupPlace place = block_.layout.place(group);
+  ECHO_INLINE bool decode_exact(Payloads payloads, int64_t group, const DecodeOptions& options, Stored* out) const {
     std::array<Stored, kGroup> stored;
-    bool finite = true;
+    Group v;
     if (payloads.size() == 1) {
-      std::memcpy(stored.data(), payloads[0] + exact_offset(group), place.valid * sizeof(Stored));
-      for (int i = 0; i < place.valid; ++i) finite &= is_finite(Element::load(stored[i]));
+      received_exact(payloads[0], group, v);
     } else {
-      Floats total{};
-      for (const std::byte* payload : payloads) add(total, received_exact(payload, group, place.valid));
-      finite = round_exact(total, options.divisor, place.valid, stored.data());
+      Kernel::zero(v);
+      for (const std::byte* payload : payloads) {
+        Group addend;
+        received_exact(payload, group, addend);
+        Kernel::add(v, addend);
+      }
     }
-    for (int i = 0; options.add && i < place.valid; ++i) {
-      stored[i] = Element::store(Element::load(out[place.first + i]) + Element::load(stored[i]));
+    const bool finite = round_exact(v, payloads.size() == 1 ? 1 : options.divisor, stored.data());
+    if (options.add) {
+      Group before;
+      load(out, group, before);
+      Kernel::template load<Element>(stored.data(), v);
+      Kernel::add(before, v);
+      Kernel::template store<Element>(before, stored.data());
     }
-    std::memcpy(out + place.first, stored.data(), place.valid * sizeof(Stored));
+    put_exact(stored, group, out);
     return finite;
+  }
+
+  ECHO_INLINE void put_exact(const std::array<Stored, kGroup>& stored, int64_t group, Stored* out) const {
+    const GroupPlace place = block_.layout.place(group);
+    if (place.valid == kGroup) {
+      std::memcpy(out + place.first, stored.data(), sizeof stored);
+    } else {
+      std::copy_n(stored.begin(), place.valid, out + place.first);
+    }
   }
 
   const Block& block_;
