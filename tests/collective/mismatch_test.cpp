@@ -69,6 +69,7 @@ INSTANTIATE_TEST_SUITE_P(Ranks, Mismatch, ::testing::ValuesIn(parameters()), [](
 
 TEST_P(Mismatch, IsAnErrorOnEveryRankThatNamesBothSides) {
   const Disagreement& disagreement = kDisagreements[GetParam().disagreement];
+  SharedCells created;
   over_comm(GetParam().kind, GetParam().size, [&](echo_comm_t comm) {
     std::vector<float> data(1'000'000, 1.0F);
     const int odd_rank = echo_comm_size(comm) - 1;
@@ -78,6 +79,8 @@ TEST_P(Mismatch, IsAnErrorOnEveryRankThatNamesBothSides) {
     if (arguments.feedback) {
       ASSERT_EQ(echo_feedback_create(comm, arguments.count, ECHO_STORE_FP32, &feedback), ECHO_SUCCESS);
     }
+    ++created[0];  // a failure reaches whoever waits, in creation too
+    ASSERT_TRUE(eventually([&] { return created[0] == GetParam().size; }));
     const int64_t before = now_ns();
     ASSERT_EQ(
         echo_all_reduce(data.data(), data.data(), arguments.count, arguments.dtype, comm, feedback, &arguments.call),

@@ -24,7 +24,7 @@ enum class FrameKind : uint8_t {
   kEveryoneMessage = 2,
   kCredit = 3,  // nothing but the counts that every frame carries
   kQuery = 4,   // asks for a kCredit: which call are you in?
-  kFail = 5,    // code and text
+  kFail = 5,    // code and text; message: the rank where it began
   kLeave = 6,
   kLeaveSeen = 7,
   kReady = 8,  // creation: connected to all; to rank 0

@@ -335,16 +335,20 @@ void Link::take_failure(const FrameHeader& header, const std::byte* payload) {
       header.code >= static_cast<int>(ErrorCode::kArgument) && header.code <= static_cast<int>(ErrorCode::kInternal);
   const std::string what(reinterpret_cast<const char*>(payload),
                          static_cast<std::size_t>(std::min<uint64_t>(header.length, kInlineBytes)));
+  require(header.message < static_cast<uint64_t>(mesh_.size()), ErrorCode::kInternal, "tells of a failure of rank ",
+          header.message, " of ", mesh_.size());
   mesh_.region().header().failure.record(
-      Error(known ? static_cast<ErrorCode>(header.code) : ErrorCode::kInternal, what), peer_);
+      Error(known ? static_cast<ErrorCode>(header.code) : ErrorCode::kInternal, what),
+      static_cast<int>(header.message));
 }
 
 // ---- sending ---------------------------------------------------------------------------------------------------
 
-void Link::send(FrameKind kind, uint8_t code, std::string_view text) noexcept {
+void Link::send_failure(int origin, uint8_t code, std::string_view text) noexcept {
   FrameHeader header;
-  header.kind = kind;
+  header.kind = FrameKind::kFail;
   header.code = code;
+  header.message = static_cast<uint64_t>(origin);
   header.length = std::min(text.size(), kInlineBytes);
   post(header, std::as_bytes(std::span(text.data(), static_cast<std::size_t>(header.length))), nullptr);
 }

@@ -56,7 +56,9 @@ class Link {
   void look_at_time();
 
   // The rest from kUp on. What is sent to a dead link is lost; the rank hears of the death when it waits.
-  void send(FrameKind kind, uint8_t code = 0, std::string_view text = {}) noexcept;
+  void send(FrameKind kind) noexcept { post({.kind = kind}, {}, nullptr); }
+  // A failure that began at rank `origin`.
+  void send_failure(int origin, uint8_t code, std::string_view text) noexcept;
   void send_message(Route route, uint64_t message, std::size_t bytes) noexcept;
   // The rank released a message of the peer.
   void released(Route route) noexcept;

@@ -93,12 +93,18 @@ bool Mesh::died(int peer) const noexcept {
 
 void Mesh::tell_failure() noexcept {
   const FailureRecord& record = region_.header().failure;
-  if (!record.published() || record.rank != rank_ || failure_told_.exchange(true)) return;
+  if (record.published() && record.rank == rank_) pass_failure_on();
+}
+
+void Mesh::pass_failure_on() noexcept {
+  const FailureRecord& record = region_.header().failure;
+  if (!record.published() || failure_told_.exchange(true)) return;
   const std::string_view what(record.text, record.length);
-  for_each([&](Link& link) { link.send(FrameKind::kFail, static_cast<uint8_t>(record.code), what); });
+  for_each([&](Link& link) { link.send_failure(record.rank, static_cast<uint8_t>(record.code), what); });
 }
 
 void Mesh::leave() noexcept {
+  pass_failure_on();  // else somebody may see this rank leave before the failing rank's word reaches it
   for_each([](Link& link) { link.send(FrameKind::kLeave); });
   const Deadline deadline = Deadline::in(kGoodbye);
   for (;;) {

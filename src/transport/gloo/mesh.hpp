@@ -54,12 +54,14 @@ class Mesh final : public Backing {
 
   // If this rank's failure is the one on record, tells everybody, once.
   void tell_failure() noexcept;
-  // Says goodbye. Waits, but not long, until the others have seen it: whatever is still under way when a connection
+  // Says goodbye, and why if there was a failure. Waits, but not long, until the others have seen it: whatever is still under way when a connection
   // closes may be lost.
   void leave() noexcept;
   void close() noexcept;
 
  private:
+  void pass_failure_on() noexcept;
+
   Region region_;
   Mapping memory_;
   int rank_;
