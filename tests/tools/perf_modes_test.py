@@ -111,6 +111,8 @@ class Choices(unittest.TestCase):
         path, text = self.path("--codec", "auto", "--table", "all_reduce * exact one_shot", "--feedback", "none")
         self.assertEqual((path["kind"], path["bits"], path["algorithm"]), ("exact", 16, "one_shot"))
         self.assertIn("the table sends this size exactly", text)
+        path, _ = self.path("--table", "all_reduce * exact")
+        self.assertEqual(path["kind"], "exact", "auto is the default where there is a table")
         path, _ = self.path("--codec", "q4", "--table", "all_reduce * exact")
         self.assertEqual((path["kind"], path["bits"]), ("coded", 4))
 

@@ -86,7 +86,8 @@ void add_call(CLI::App& app, Options& options, Raw& raw) {
   add_word(app, "--collective", options.collective, kCollectives, "what to measure");
   add_word(app, "-d,--datatype", options.datatype, kTypes, "element type");
   add_word(app, "-o,--op", options.redop, kOps, "reduction");
-  add_word(app, "--codec", options.codec, kCodecs, "what travels; auto: the table of choices decides");
+  add_word(app, "--codec", options.codec, kCodecs, "what travels; auto: the table of choices decides")
+      ->default_str("q4; auto with --table or --tune");
   add_word(app, "--feedback", raw.feedback, kFeedbacks, "how residuals are kept, none: no error feedback")
       ->default_str("auto; none with --codec exact and all_gather");
   add_word(app, "--algorithm", options.algorithm_wanted, kAlgorithms, "algorithm of the measured calls");
@@ -218,6 +219,7 @@ Parsed parse_options(int argc, const char* const* argv) {
 
   const auto given = [&](const char* name) { return app.count(name) > 0; };
   if (!given("--transport") && (given("--rank") || given("--netlab"))) options.transport = "gloo";
+  if (!given("--codec") && (given("--table") || given("--tune"))) options.codec = "auto";
   if (given("--netlab")) options.lab = lab_of(raw);
   if (given("--table") && options.table.empty()) throw UsageError("--table: it is empty; leave it out");
   const Given all{given("--op"), given("--ranks"), given("--size"), given("--segment"), given("--depth")};
