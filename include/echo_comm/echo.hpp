@@ -109,7 +109,38 @@ struct Call {
   }
 };
 
+// ---- started calls --------------------------------------------------------------------------------------------------
+
+/** A call that was started and not yet waited for. Moves, does not copy. Buffers, residuals and the Call's Feedback stay
+ * in use until wait() returned or the destructor has: it waits, too, and drops what went wrong. */
+class Request {
+ public:
+  /** Owns a started call of the C interface. */
+  explicit Request(echo_request_t request) noexcept : request_(request) {}
+
+  /** Whether the call has ended, well or not. Never waits; after wait(): true. Thread-safe. */
+  [[nodiscard]] bool done() const {
+    int done = 1;
+    if (request_) check(echo_test(request_.get(), &done));
+    return done != 0;
+  }
+
+  /** Waits for the end of the call; throws what a blocking call would have thrown. Again: returns at once. */
+  void wait() {
+    if (request_) check(echo_wait(request_.release()));
+  }
+
+ private:
+  struct Wait {
+    void operator()(echo_request_t request) const noexcept { static_cast<void>(echo_wait(request)); }
+  };
+  std::unique_ptr<struct ::echo_request_object, Wait> request_;
+};
+
 // ---- communicator ---------------------------------------------------------------------------------------------------
+
+/** Elements of each rank's part, in rank order, adding up to the whole tensor; empty: equal parts. */
+using Counts = std::span<const std::size_t>;
 
 /** One rank of a communicator. Moves, does not copy; leaves when destroyed (peers that wait get ECHO_ERROR_PEER). */
 class Communicator {
@@ -147,6 +178,85 @@ class Communicator {
   void all_reduce(std::span<Float16> data, const Call& call = {}) { sum<Float16>(data, data, call); }
   void all_reduce(std::span<Bfloat16> data, const Call& call = {}) { sum<Bfloat16>(data, data, call); }
 
+  // In what follows `in` and `out` are contiguous ranges of one element type (vectors, arrays, spans); the whole tensor
+  // is the longer one. What may be in place is said in echo.h.
+
+  /** Sums `in`, the whole tensor, over all ranks; `out` becomes this rank's part of the sum. */
+  template <class In, class Out>
+  void reduce_scatter(const In& in, Out&& out, Counts counts = {}, const Call& call = {}) {
+    const auto [from, to, whole] = parts_of("reduce_scatter", std::span(in), std::span(out), counts, true);
+    const echo_call_t options = call.to_c();
+    check(echo_reduce_scatter(from.data(), to.data(), whole, pointer(counts), type_of(to), get(), residuals(call),
+                              &options));
+  }
+
+  /** Puts the parts of all ranks together in `out`, the whole tensor; `in` is this rank's part. */
+  template <class In, class Out>
+  void all_gather(const In& in, Out&& out, Counts counts = {}, const Call& call = {}) {
+    const auto [from, to, whole] = parts_of("all_gather", std::span(in), std::span(out), counts, false);
+    const echo_call_t options = call.to_c();
+    check(echo_all_gather(from.data(), to.data(), whole, pointer(counts), type_of(to), get(), &options));
+  }
+
+  /** Copies the `data` of rank `root` to all ranks, bit for bit. */
+  template <class Data>
+  void broadcast(Data&& data, int root) {
+    const std::span all(data);
+    check(echo_broadcast(all.data(), all.data(), all.size(), type_of(all), root, get()));
+  }
+
+  /** Returns when every rank has called it. */
+  void barrier() { check(echo_barrier(get())); }
+
+  /** The collectives without waiting for them; see Request. */
+  template <class In, class Out>
+  [[nodiscard]] Request start_all_reduce(const In& in, Out&& out, const Call& call = {}) {
+    const std::span from(in);
+    const std::span to(out);
+    same_size(from.size(), to.size());
+    const echo_call_t options = call.to_c();
+    echo_request_t request = nullptr;
+    check(echo_all_reduce_start(from.data(), to.data(), to.size(), type_of(to), get(), residuals(call), &options,
+                                &request));
+    return Request(request);
+  }
+  template <class In, class Out>
+  [[nodiscard]] Request start_reduce_scatter(const In& in, Out&& out, Counts counts = {}, const Call& call = {}) {
+    const auto [from, to, whole] = parts_of("reduce_scatter", std::span(in), std::span(out), counts, true);
+    const echo_call_t options = call.to_c();
+    echo_request_t request = nullptr;
+    check(echo_reduce_scatter_start(from.data(), to.data(), whole, pointer(counts), type_of(to), get(), residuals(call),
+                                    &options, &request));
+    return Request(request);
+  }
+  template <class In, class Out>
+  [[nodiscard]] Request start_all_gather(const In& in, Out&& out, Counts counts = {}, const Call& call = {}) {
+    const auto [from, to, whole] = parts_of("all_gather", std::span(in), std::span(out), counts, false);
+    const echo_call_t options = call.to_c();
+    echo_request_t request = nullptr;
+    check(
+        echo_all_gather_start(from.data(), to.data(), whole, pointer(counts), type_of(to), get(), &options, &request));
+    return Request(request);
+  }
+
+  /** How the last collective that succeeded went, and why. */
+  [[nodiscard]] echo_path_t last_path() const {
+    echo_path_t path = ECHO_PATH_INITIALIZER;
+    check(echo_comm_last_path(get(), &path));
+    return path;
+  }
+
+  /** How such a call would go, without making it; `count` elements of the whole tensor. Equal on all ranks. */
+  [[nodiscard]] echo_path_t choose(echo_collective_t collective, std::size_t count, const Call& call = {}) const {
+    echo_path_t path = ECHO_PATH_INITIALIZER;
+    const echo_call_t options = call.to_c();
+    check(echo_comm_choose(get(), collective, count, call.feedback != nullptr ? 1 : 0, &options, &path));
+    return path;
+  }
+
+  /** The table of choices in use, one row a line; empty when the built-in rules alone count. */
+  [[nodiscard]] std::string table() const { return echo_comm_table(get()); }
+
   /** Makes calls in progress and later ones fail with ECHO_ERROR_ABORTED on every rank. From any thread. */
   void abort(const std::string& reason) { check(echo_comm_abort(get(), reason.c_str())); }
 
@@ -169,6 +279,46 @@ class Communicator {
 
   template <Element T>
   void sum(std::span<const T> in, std::span<T> out, const Call& call);
+
+  template <class Span>
+  static constexpr echo_dtype_t type_of(const Span& /*elements*/) noexcept {
+    return dtype_of<typename Span::value_type>;
+  }
+  static const std::size_t* pointer(Counts counts) noexcept { return counts.empty() ? nullptr : counts.data(); }
+  static echo_feedback_t residuals(const Call& call) noexcept;
+
+  static void same_size(std::size_t in, std::size_t out) {
+    if (in == out) return;
+    throw Exception(ECHO_ERROR_ARGUMENT, "all_reduce: in has " + std::to_string(in) + " elements, out has " +
+                                             std::to_string(out) + "; both must have the same number");
+  }
+
+  template <class From, class To>
+  struct Operands {
+    From in;
+    To out;
+    std::size_t whole;
+  };
+
+  /** The C functions cannot see how long buffers are. */
+  template <class From, class To>
+  Operands<From, To> parts_of(const char* name, From in, To out, Counts counts, bool whole_in) const {
+    static_assert(std::same_as<typename From::value_type, typename To::value_type> && Element<typename To::value_type>);
+    const std::size_t whole = whole_in ? in.size() : out.size();
+    const std::size_t part = whole_in ? out.size() : in.size();
+    const auto ranks = static_cast<std::size_t>(size());
+    if (!counts.empty() && counts.size() != ranks) {
+      throw Exception(ECHO_ERROR_ARGUMENT, std::string(name) + ": counts has " + std::to_string(counts.size()) +
+                                               " entries for " + std::to_string(ranks) + " ranks");
+    }
+    const std::size_t own = counts.empty() ? whole / ranks : counts[static_cast<std::size_t>(rank())];
+    if (part != own) {
+      throw Exception(ECHO_ERROR_ARGUMENT, std::string(name) + ": the buffer of this rank's part has " +
+                                               std::to_string(part) + " elements, its part of " +
+                                               std::to_string(whole) + " has " + std::to_string(own));
+    }
+    return {in, out, whole};
+  }
 
   std::unique_ptr<struct ::echo_comm_object, Destroy> comm_;
 };
@@ -213,15 +363,15 @@ class Feedback {
   std::unique_ptr<struct ::echo_feedback_object, Destroy> feedback_;
 };
 
+inline echo_feedback_t Communicator::residuals(const Call& call) noexcept {
+  return call.feedback != nullptr ? call.feedback->get() : nullptr;
+}
+
 template <Element T>
 void Communicator::sum(std::span<const T> in, std::span<T> out, const Call& call) {
-  if (in.size() != out.size()) {
-    throw Exception(ECHO_ERROR_ARGUMENT, "all_reduce: in has " + std::to_string(in.size()) + " elements, out has " +
-                                             std::to_string(out.size()) + "; both must have the same number");
-  }
+  same_size(in.size(), out.size());
   const echo_call_t options = call.to_c();
-  check(echo_all_reduce(in.data(), out.data(), in.size(), dtype_of<T>, get(),
-                        call.feedback != nullptr ? call.feedback->get() : nullptr, &options));
+  check(echo_all_reduce(in.data(), out.data(), in.size(), dtype_of<T>, get(), residuals(call), &options));
 }
 
 }  // namespace echo_comm
