@@ -53,6 +53,11 @@ def same(a: Tensor, b: Tensor) -> bool:
     return a.dtype == b.dtype and torch.equal(bits(a), bits(b))
 
 
+def near(coded: Tensor, true: Tensor, bound: float = 0.15) -> bool:
+    """Whether it was coded: not exact, and not far from it."""
+    return bool(0 < (coded.double() - true.double()).norm() < bound * true.double().norm())
+
+
 def plain_sum(x: Tensor, op: Any = dist.ReduceOp.SUM, group: dist.ProcessGroup | None = None) -> Tensor:
     """What gloo makes of it."""
     x = x.clone()

@@ -4,8 +4,8 @@
     parallelize_module(model, mesh, plan)
     attach(model, mesh.get_group("tp"))
 
-Read on in backend.py (what is coded and what is forwarded), passes.py (where feedback begins and ends), route.py
-(how the bytes travel) and ops.py (the codec as operators).
+Read on in backend.py (what is coded and what is forwarded), inner.py (who carries the rest), passes.py (where feedback
+begins and ends), route.py (how the bytes travel), work.py (started calls) and ops.py (the codec as operators).
 """
 
 from importlib.util import find_spec
@@ -14,7 +14,7 @@ if find_spec("torch") is None:
     raise ImportError("echo_comm.torch needs PyTorch >= 2.11: pip install 'echo-comm[torch]'")
 
 from echo_comm.torch import ops
-from echo_comm.torch.backend import EchoProcessGroup, exact, register
+from echo_comm.torch.backend import EchoProcessGroup, Options, exact, register, wrap
 from echo_comm.torch.config import EchoConfig
 from echo_comm.torch.passes import Attachment, PostNormError, attach
 from echo_comm.torch.stats import Stats
@@ -25,10 +25,12 @@ __all__ = [
     "Attachment",
     "EchoConfig",
     "EchoProcessGroup",
+    "Options",
     "PostNormError",
     "Stats",
     "attach",
     "exact",
     "ops",
     "register",
+    "wrap",
 ]

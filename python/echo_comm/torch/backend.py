@@ -1,15 +1,16 @@
-"""The c10d backend "echo": a process group that codes the all-reduces of activations and forwards all else.
+"""The c10d backend "echo": a process group that codes the sums and gathers of activations and forwards all else.
 
-An all-reduce is coded when it passes every line of `EchoProcessGroup._reason_to_forward`; every other collective goes
-to the inner group untouched. The decision depends only on values that are equal on all ranks.
+A call is coded when it passes every line of `EchoProcessGroup._reason_to_forward`; every other call goes to the inner
+group untouched (inner.py). The decision depends only on values that are equal on all ranks.
 """
 
 from __future__ import annotations
 
 import logging
 import threading
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from dataclasses import asdict, dataclass, replace
 from datetime import timedelta
 from typing import TYPE_CHECKING, Any
 
@@ -18,11 +19,14 @@ import torch.distributed as dist
 import torch.distributed.distributed_c10d as c10d
 from torch import Tensor
 
-from echo_comm._library import EchoArgumentError, library_version
-from echo_comm.torch.config import EchoConfig
+from echo_comm._library import EchoArgumentError, EchoError, EchoStateError, library_version
+from echo_comm.torch.agreement import compare
+from echo_comm.torch.config import EchoConfig, disabled_by
+from echo_comm.torch.inner import ForwardingGroup, bytes_of, make_inner
 from echo_comm.torch.ops import DTYPES
-from echo_comm.torch.route import Call, Route, RouteCounters, algorithm_for, open_route
+from echo_comm.torch.route import Call, Route, RouteCounters, State, algorithm_for, open_route
 from echo_comm.torch.stats import Stats
+from echo_comm.torch.work import CallQueue
 
 if TYPE_CHECKING:
     from echo_comm.torch.passes import Pass
@@ -44,35 +48,54 @@ def exact() -> Iterator[None]:
         _exact.depth -= 1
 
 
-def _finished(tensors: list[Tensor]) -> dist.Work:
-    future: torch.futures.Future[list[Tensor]] = torch.futures.Future()
-    future.set_result(tensors)
-    return torch._C._distributed_c10d._create_work_from_future(future)  # type: ignore[no-any-return]
+@dataclass(frozen=True)
+class _Asked:
+    """A call as c10d asks for it."""
+
+    collective: str  # all_reduce, reduce_scatter or all_gather
+    whole: Tensor  # the tensor of all ranks: what is summed, or what is gathered
+    part: Tensor  # this rank's part of it; all_reduce: the same tensor
+    opts: Any
+
+    @property
+    def written(self) -> Tensor:
+        return self.part if self.collective == "reduce_scatter" else self.whole
 
 
-class EchoProcessGroup(dist.ProcessGroup):  # type: ignore[misc]
-    """A process group over an inner gloo group."""
+class EchoProcessGroup(ForwardingGroup):
+    """A process group over an inner group. Make it by new_group(backend="echo") and its kin, or by wrap().
 
-    def __init__(self, store: dist.Store, rank: int, size: int, timeout: timedelta) -> None:
-        super().__init__(rank, size)
-        inner_store = dist.PrefixStore("inner/", store)
-        self._gloo = dist.ProcessGroupGloo(inner_store, rank, size, timeout)
-        cpu, kind = torch.device("cpu"), dist.ProcessGroup.BackendType
-        # Methods that Python cannot override, or that are not listed below, find the inner backend in the base class.
-        self._set_default_backend(kind.CUSTOM)
-        self._register_backend(cpu, kind.CUSTOM, self._gloo)
-        # The overridable ones must be: the base class would run them while it holds the GIL, which the inner
-        # backend's threads need to finish.
-        self._inner = dist.ProcessGroup(inner_store, rank, size)
-        self._inner._set_default_backend(kind.GLOO)
-        self._inner._register_backend(cpu, kind.GLOO, self._gloo)
+    As with every process group, all ranks make the same calls in the same order, one thread at a time.
+    """
 
-        self._rank, self._size = rank, size
-        self._config = EchoConfig.from_env()
-        self._hidden_size = self._config.hidden_size
+    def __init__(
+        self,
+        inner: dist.ProcessGroup,
+        store: dist.Store,
+        rank: int,
+        size: int,
+        config: EchoConfig,
+        *,
+        timeout: timedelta,
+        owned: bool = True,
+    ) -> None:
+        """inner, owned: who carries the rest, and whether it ends with this group. timeout: see configure()."""
+        super().__init__(inner, store, rank, size)
+        self._timeout, self._owned = timeout, owned
+        self._rounds = 0  # comparisons of settings so far
         self._route: Route | None = None
+        self._ended = ""  # what ended the group
+        self._state: State | None = None  # residuals of the last coded call
         self._stats = Stats()
+        self._forwarded: dict[
+            str, list[int]
+        ] = {}  # calls and bytes by reason; plain, as every forwarded call pays for it
+        self._queue = CallQueue()
+        self._coalescing = False
+        self._told = False  # the INFO line
         self.active: Pass | None = None  # the pass that is open, set by attach()'s hooks
+        self._config, self._hidden_size = config, config.hidden_size
+        self.configure(config)
 
     # ---- settings ------------------------------------------------------------------------------
 
@@ -87,69 +110,144 @@ class EchoProcessGroup(dist.ProcessGroup):  # type: ignore[misc]
         return self._hidden_size
 
     def configure(self, config: EchoConfig, hidden_size: int | None = None) -> None:
-        """Replaces the settings, on all ranks alike. Those of the route are fixed once it is open."""
+        """Replaces the settings. Collective: the ranks compare them. Those of the route are fixed once it is open.
+
+        hidden_size: learnt, used unless the config has one. Raises EchoMismatchError on every rank, naming both sides,
+        when they differ; EchoTimeoutError when a rank does not come within the group's timeout.
+        """
         if self._route is not None:
-            for name in ("transport", "batch_invariant", "timeout_s", "name"):
+            for name in ("transport", "batch_invariant", "timeout_s", "name", "residuals"):
                 old, new = getattr(self._config, name), getattr(config, name)
                 if old != new:
                     raise ValueError(f"EchoConfig: {name} is {new!r}, but the group is open already with {old!r}")
-        self._config = config
-        self._hidden_size = config.hidden_size or hidden_size
+        if disabled_by():
+            config = replace(config, disable=True)
+        hidden_size = config.hidden_size or hidden_size
+        if self._size > 1:
+            settings = {**asdict(config), "hidden_size": hidden_size}
+            key = f"settings/{self._rounds}"
+            self._rounds += 1
+            compare(self._store, key, self._rank, self._size, settings, self._timeout, "echo group")
+        self._config, self._hidden_size = config, hidden_size
+        if config.disable:
+            self._tell("disabled (ECHO_DISABLE or EchoConfig): all calls are forwarded")
+
+    def _tell(self, text: str) -> None:
+        if self._rank == 0 and not self._told:
+            logger.info("echo %s, group %s of %d ranks: %s", library_version(), self._name or "-", self._size, text)
+        self._told = True
 
     def open(self) -> Route | None:
         """Chooses and opens the route; the first coded call does it too. Collective. None for one rank."""
+        self._refuse_ended()
         if self._route is None and self._size > 1:
             config = self._config
-            self._route, reason = open_route(self._gloo, self._rank, self._size, config)
+            self._route, reason = open_route(self._inner, self._rank, self._size, config)
             self._stats.route, self._stats.route_reason = self._route.name, reason
-            if self._rank == 0:
-                logger.info(
-                    "echo %s: route %s (%s), %d ranks, %d bits (flush %d) in groups of 64, rotation %s, feedback %s, "
-                    "batch invariant %s; forwarded: under %d bytes, rows other than %s",
-                    library_version(),
-                    self._route.name,
-                    reason,
-                    self._size,
-                    config.bits,
-                    config.flush_bits,
-                    "on" if config.rotation else "off",
-                    config.feedback,
-                    "on" if config.batch_invariant else "off",
-                    config.min_bytes,
-                    self._hidden_size or "unknown",
-                )
+            self._tell(
+                f"route {self._route.name} ({reason}), {config.bits} bits (flush {config.flush_bits}) in groups of 64, "
+                f"rotation {'on' if config.rotation else 'off'}, feedback {config.feedback}, residuals "
+                f"{config.residuals}, batch invariant {'on' if config.batch_invariant else 'off'}, "
+                f"{self._route.staging_bytes} bytes shared; "
+                f"forwarded: under {config.min_bytes} bytes, rows other than {self._hidden_size or 'unknown'}"
+            )
         return self._route
 
+    def _refuse_ended(self) -> None:
+        if self._ended:
+            raise EchoStateError(f"the group was {self._ended}")
+
+    # ---- counters ------------------------------------------------------------------------------
+
     def stats(self) -> Stats:
-        """A snapshot of the counters."""
+        """A snapshot of the counters. Waits for started calls."""
+        self._queue.drain()
         sent = self._route.counters() if self._route else RouteCounters()
-        snapshot = Stats(**vars(self._stats))
-        snapshot.forwarded = self._stats.forwarded.copy()
+        snapshot = self._stats.copy()
+        for reason, (calls, size) in self._forwarded.items():
+            snapshot.calls += calls
+            snapshot.forwarded[reason], snapshot.forwarded_bytes[reason] = calls, size
         snapshot.payload_bytes, snapshot.poisoned_groups = sent.payload_bytes, sent.poisoned_groups
         snapshot.waits, snapshot.wait_s = sent.waits, sent.wait_s
+        if self._state is not None and self._route is not None:
+            snapshot.residual_norms = self._state.norms()
         return snapshot
 
-    # ---- all-reduce ----------------------------------------------------------------------------
+    def forwarding(self, reason: str, size: int) -> None:
+        """See ForwardingGroup."""
+        if self._ended:
+            self._refuse_ended()
+        counts = self._forwarded.get(reason)
+        if counts is None:
+            counts = self._forwarded[reason] = [0, 0]
+        counts[0] += 1
+        counts[1] += size
+        # A started call on the inner route uses the inner group from another thread: it has to be over first.
+        if self._route is not None and self._route.uses_inner:
+            self._queue.drain()
 
-    def allreduce(self, tensors: Any, opts: Any = None) -> dist.Work:  # type: ignore[override]
+    def pass_begun(self) -> None:
+        """Counts a pass."""
+        self._stats.passes += 1
+
+    # ---- what may be coded, under all its names -------------------------------------------------
+
+    def allreduce(self, tensors: Any, opts: Any = None, *args: Any, **kwargs: Any) -> dist.Work:  # type: ignore[override]
         """Sums over all ranks, in place: coded, or forwarded."""
-        opts = opts if opts is not None else c10d.AllreduceOptions()
+        if not isinstance(opts, c10d.AllreduceOptions):  # the forms with an operation instead of options
+            opts = _all_reduce_options(opts, *args, **kwargs)
         tensors = [tensors] if isinstance(tensors, Tensor) else tensors
-        self._stats.calls += 1
-        reason = self._reason_to_forward(tensors, opts)
-        if reason:
-            self._stats.forwarded[reason] += 1
-            return self._inner.allreduce(tensors, opts)
-        self._coded(tensors[0])
-        return _finished(list(tensors))
+        return self._go("all_reduce", "allreduce", tensors, tensors, opts, (tensors, opts))
 
     def allreduce_coalesced(self, tensors: Any, opts: Any = None) -> dist.Work:  # type: ignore[override]
-        """Forwarded."""
-        self._stats.calls += 1
-        self._stats.forwarded["coalesced"] += 1
-        return self._inner.allreduce_coalesced(tensors, opts if opts is not None else c10d.AllreduceCoalescedOptions())
+        """As allreduce() for one tensor, else forwarded."""
+        opts = opts if opts is not None else c10d.AllreduceCoalescedOptions()
+        return self._go("all_reduce", "allreduce_coalesced", tensors, tensors, opts, (tensors, opts))
 
-    def _reason_to_forward(self, tensors: list[Tensor], opts: Any) -> str:
+    def _reduce_scatter_base(self, output: Tensor, input: Tensor, opts: Any = None) -> dist.Work:
+        """Sums over all ranks; each gets its part: coded, or forwarded."""
+        opts = opts if opts is not None else c10d.ReduceScatterOptions()
+        return self._go("reduce_scatter", "_reduce_scatter_base", [input], [output], opts, (output, input, opts))
+
+    def reduce_scatter_tensor_coalesced(self, outputs: Any, inputs: Any, opts: Any = None) -> dist.Work:  # type: ignore[override]
+        """As reduce_scatter_single() for one tensor, else forwarded."""
+        opts = opts if opts is not None else c10d.ReduceScatterOptions()
+        name = "reduce_scatter_tensor_coalesced"
+        return self._go("reduce_scatter", name, inputs, outputs, opts, (outputs, inputs, opts))
+
+    def _allgather_base(self, output: Tensor, input: Tensor, opts: Any = None) -> dist.Work:
+        """Puts the parts of all ranks together: coded, or forwarded."""
+        opts = opts if opts is not None else c10d.AllgatherOptions()
+        return self._go("all_gather", "_allgather_base", [output], [input], opts, (output, input, opts))
+
+    def allgather_into_tensor_coalesced(self, outputs: Any, inputs: Any, opts: Any = None) -> dist.Work:  # type: ignore[override]
+        """As all_gather_single() for one tensor, else forwarded."""
+        opts = opts if opts is not None else c10d.AllgatherOptions()
+        name = "allgather_into_tensor_coalesced"
+        return self._go("all_gather", name, outputs, inputs, opts, (outputs, inputs, opts))
+
+    reduce_scatter_single = _reduce_scatter_base
+    reduce_scatter_single_coalesced = reduce_scatter_tensor_coalesced
+    all_gather_single = _allgather_base
+    all_gather_single_coalesced = allgather_into_tensor_coalesced
+
+    # ---- the decision --------------------------------------------------------------------------
+
+    def _go(
+        self, collective: str, name: str, wholes: list[Tensor], parts: list[Tensor], opts: Any, args: tuple[Any, ...]
+    ) -> dist.Work:
+        """Codes the call, or hands method `name` of the inner group its arguments."""
+        reason = self._reason_to_forward(collective, wholes, parts, opts)
+        if not reason:
+            route = self.open()
+            assert route is not None
+            if collective in route.collectives:
+                return self._coded(_Asked(collective, wholes[0], parts[0], opts), route)
+            reason = f"{route.name}_route"
+        self.forwarding(reason, wholes[0].nbytes if len(wholes) == 1 else bytes_of(wholes))
+        return self.forward(name, *args)
+
+    def _reason_to_forward(self, collective: str, wholes: list[Tensor], parts: list[Tensor], opts: Any) -> str:
         config = self._config
         if self._size == 1:
             return "one_rank"
@@ -157,58 +255,76 @@ class EchoProcessGroup(dist.ProcessGroup):  # type: ignore[misc]
             return "disabled"
         if getattr(_exact, "depth", 0):
             return "exact"
+        if len(wholes) != 1 or len(parts) != 1 or self._coalescing:
+            return "coalesced"
+        whole, part = wholes[0], parts[0]
+        size = whole.nbytes
+        if size == 0:
+            return "empty"
+        if size < config.min_bytes:
+            return "min_bytes"
         if torch._C._current_graph_task_id() != -1:
             return "backward"
-        if getattr(opts, "reduceOp", None) != dist.ReduceOp.SUM:
+        if collective == "all_gather":
+            if config.gather == "never" or (config.gather == "pass" and self.active is None):
+                return "outside_pass"
+        elif not (opts.reduceOp == dist.ReduceOp.SUM or opts.reduceOp == dist.ReduceOp.AVG):
             return "op"
-        if len(tensors) != 1:
-            return "several_tensors"
-        x = tensors[0]
-        if x.device.type != "cpu" or x.layout != torch.strided:
+        if whole.device.type != "cpu" or whole.layout != torch.strided:
             return "device"
-        if x.dtype not in DTYPES:
+        if whole.dtype not in DTYPES:
             return "dtype"
-        if x.numel() == 0:
-            return "empty"
-        if x.numel() * x.element_size() < config.min_bytes:
-            return "min_bytes"
-        if self._hidden_size is None:
+        return self._reason_of_form(collective, whole, part)
+
+    def _reason_of_form(self, collective: str, whole: Tensor, part: Tensor) -> str:
+        hidden = self._hidden_size
+        if hidden is None:
             return "no_hidden_size"
-        if x.dim() == 0 or x.shape[-1] != self._hidden_size:
+        if whole.dim() == 0 or whole.shape[-1] != hidden:
             return "row_length"
-        if self.active is not None and not self.active.fits(x):
+        if whole is not part:
+            if part.dim() == 0 or part.shape[-1] != hidden:
+                return "row_length"
+            if part.dtype != whole.dtype or part.device != whole.device or part.numel() * self._size != whole.numel():
+                return "parts"  # the inner group says what is wrong with it
+        if collective != "all_gather" and self.active and not self.active.fits(collective, whole):
             return "other_shape"
         return ""
 
-    def _coded(self, x: Tensor) -> None:
-        config, count, row = self._config, x.numel(), x.shape[-1]
-        if any(size > 1 and stride == 0 for size, stride in zip(x.shape, x.stride(), strict=True)):
-            raise EchoArgumentError(
-                f"all_reduce: the tensor overlaps itself (shape {tuple(x.shape)}, strides {x.stride()}); "
-                "pass a contiguous copy"
-            )
-        route = self.open()
-        assert route is not None
+    # ---- coded calls ---------------------------------------------------------------------------
+
+    def _coded(self, asked: _Asked, route: Route) -> dist.Work:
+        config, whole, row = self._config, asked.whole, asked.whole.shape[-1]
+        _refuse_overlap(asked)
         state, flush = None, False
-        if self.active is not None:
-            state, flush = self.active.next_site(x, route, with_feedback=config.feedback == "on")
+        if self.active is not None and asked.collective != "all_gather":
+            if not self.active.begun:
+                self._queue.drain()  # started calls of the pass before use the residuals that are reset now
+                self._stats.resets += config.feedback == "on"
+            state, flush = self.active.next_site(asked.collective, whole, route, with_feedback=config.feedback == "on")
+            self._state = state
         bits = config.flush_bits if flush else config.bits
-        algorithm = algorithm_for(count, row, bits, self._size, config.batch_invariant)
-        dense = x.detach().contiguous()  # rows in order; a strided tensor is written back below
-        route.all_reduce(dense, Call(row, bits, flush, config.rotation, algorithm), state)
-        if dense.data_ptr() != x.data_ptr() or not x.is_contiguous():
-            x.detach().copy_(dense)
+        algorithm = 0
+        if asked.collective == "all_reduce":
+            algorithm = algorithm_for(whole.numel(), row, bits, self._size, config.batch_invariant)
+        average = getattr(asked.opts, "reduceOp", None) == dist.ReduceOp.AVG
+        call = Call(row, bits, flush, config.rotation, algorithm, average)
+        work = self._queue.run(
+            asked.collective, [asked.written], _call_of(asked, route, call, state), getattr(asked.opts, "asyncOp", True)
+        )
+        self._count(asked, flush, state)
+        return work
 
-        stats = self._stats
+    def _count(self, asked: _Asked, flush: bool, state: State | None) -> None:
+        stats, count = self._stats, asked.whole.numel()
+        stats.calls += 1
         stats.coded += 1
+        stats.collectives[asked.collective] += 1
         stats.flushes += flush
-        stats.logical_bytes += count * x.element_size()
-        stats.reference_bytes += 2 * (self._size - 1) / self._size * count * 2
+        stats.logical_bytes += count * asked.whole.element_size()
+        shots = 2 if asked.collective == "all_reduce" else 1
+        stats.reference_bytes += shots * (self._size - 1) / self._size * count * 2
         stats.residual_bytes = state.bytes if state is not None else stats.residual_bytes
-
-    def pass_begun(self) -> None:
-        """Counts a pass."""
-        self._stats.passes += 1
 
     # ---- the rest of the process group ---------------------------------------------------------
 
@@ -216,39 +332,201 @@ class EchoProcessGroup(dist.ProcessGroup):  # type: ignore[misc]
         """Name for torch."""
         return BACKEND
 
+    def start_coalescing(self, device: torch.device) -> None:
+        """Until end_coalescing() all calls are forwarded."""
+        super().start_coalescing(device)
+        self._coalescing = True
+
+    def end_coalescing(self, device: torch.device) -> dist.Work:
+        """See ForwardingGroup."""
+        self._coalescing = False
+        return super().end_coalescing(device)
+
+    _start_coalescing = start_coalescing
+    _end_coalescing = end_coalescing
+
+    def split_group(
+        self,
+        ranks: list[int],
+        timeout: timedelta | None = None,
+        opts: Any = None,
+        group_name: str | None = None,
+        group_desc: str | None = None,
+        device_types: list[torch.device] | None = None,
+    ) -> EchoProcessGroup | None:
+        """An echo group of some ranks of this one, with its settings or those of `opts` (EchoConfig, Options).
+
+        Collective. ranks: ranks of this group. None on the others. Names and further arguments as torch's.
+        """
+        config = replace(self._config, hidden_size=self._hidden_size)
+        if isinstance(opts, (EchoConfig, Options)):
+            config, opts = opts.config if isinstance(opts, Options) else opts, None
+        # Only what was given: torch 2.11 takes opts=None for an object and crashes.
+        named = {"timeout": timeout, "opts": opts, "group_name": group_name, "group_desc": group_desc}
+        named["device_types"] = device_types
+        inner = self._inner.split_group(ranks, **{name: value for name, value in named.items() if value is not None})
+        if inner is None:
+            return None
+        store = dist.PrefixStore("echo/", inner.get_group_store())
+        split = EchoProcessGroup(inner, store, inner.rank(), inner.size(), config, timeout=timeout or self._timeout)
+        split.setGroupName(inner.group_name)
+        split.setGroupDesc(inner.group_desc)
+        return split
+
+    splitGroup = split_group
+
+    def abort(self) -> None:
+        """Ends coded calls under way with an error on all ranks; forwarded ones as the inner group's abort() does."""
+        self._ended = self._ended or "aborted"
+        self._queue.close()
+        if self._route is not None:
+            self._route.abort(f"abort() of rank {self._rank}")
+        super().abort()
+
     def shutdown(self) -> None:
-        """Leaves the route and the inner group."""
-        self._route = None
-        self._gloo.shutdown()
+        """Leaves the route, after started calls, and the inner group, unless it was given."""
+        self._ended = self._ended or "shut down"
+        self._queue.drain()
+        self._queue.close()
+        route, self._route, self._state = self._route, None, None
+        if route is not None:
+            route.close()
+        if self._owned:
+            super().shutdown()
 
 
-def _forwarding(name: str) -> Any:
-    def method(self: EchoProcessGroup, *args: Any, **kwargs: Any) -> Any:
-        return getattr(self._inner, name)(*args, **kwargs)
-
-    method.__name__, method.__doc__ = name, "Forwarded."
-    return method
-
-
-for _name in (
-    "allgather",
-    "allgather_into_tensor_coalesced",
-    "alltoall_base",
-    "barrier",
-    "broadcast",
-    "recv",
-    "reduce_scatter",
-    "reduce_scatter_tensor_coalesced",
-    "send",
-):
-    setattr(EchoProcessGroup, _name, _forwarding(_name))
+def _all_reduce_options(op: Any = None, timeout: timedelta | None = None, **named: Any) -> c10d.AllreduceOptions:
+    opts = c10d.AllreduceOptions()
+    op, timeout = named.get("op", op), named.get("timeout", timeout)
+    if op is not None:
+        opts.reduceOp = op if isinstance(op, dist.ReduceOp) else dist.ReduceOp(op)
+    if timeout is not None:
+        opts.timeout = timeout
+    return opts
 
 
-def _create(store: dist.Store, rank: int, size: int, timeout: timedelta) -> EchoProcessGroup:
-    return EchoProcessGroup(store, rank, size, timeout)
+def _refuse_overlap(asked: _Asked) -> None:
+    x = asked.written
+    if any(size > 1 and stride == 0 for size, stride in zip(x.shape, x.stride(), strict=True)):
+        raise EchoArgumentError(
+            f"{asked.collective}: the tensor overlaps itself (shape {tuple(x.shape)}, strides {x.stride()}); "
+            "pass a contiguous copy"
+        )
+
+
+def _call_of(asked: _Asked, route: Route, call: Call, state: State | None) -> Callable[[], None]:
+    """The call as a function. Routes take contiguous tensors: strided ones are copied there and back."""
+    whole, part = asked.whole.detach(), asked.part.detach()
+
+    def run() -> None:
+        try:
+            go()
+        except EchoError as error:
+            if asked.collective in str(error):
+                raise
+            what = f"{asked.collective} of {bytes_of(whole)} bytes ({tuple(whole.shape)}, {whole.dtype}, {route.name})"
+            raise type(error)(f"{what}: {error}", error.result) from None
+
+    def go() -> None:
+        if asked.collective == "all_reduce":
+            dense = whole.contiguous()
+            route.all_reduce(dense, call, state)
+        elif asked.collective == "reduce_scatter":
+            dense = part if part.is_contiguous() else torch.empty(part.shape, dtype=part.dtype)
+            route.reduce_scatter(whole.contiguous(), dense, call, state)
+        else:
+            dense = whole if whole.is_contiguous() else torch.empty(whole.shape, dtype=whole.dtype)
+            route.all_gather(part.contiguous(), dense, call)
+        written = asked.written.detach()
+        if not written.is_contiguous():
+            written.copy_(dense)
+
+    return run
+
+
+# ---- making groups -----------------------------------------------------------------------------
+
+
+class Options(torch._C._distributed_c10d.Backend.Options):  # type: ignore[misc]
+    """Settings of an echo group in the form that torch's device meshes take.
+
+    init_device_mesh(..., backend_override={"tp": ("echo", Options(EchoConfig(bits=5)))})
+    init_process_group() and new_group() take an EchoConfig as it is: pg_options=EchoConfig(bits=5).
+    """
+
+    def __init__(self, config: EchoConfig, timeout: timedelta = c10d.default_pg_timeout) -> None:
+        """timeout: longest wait of a forwarded call."""
+        super().__init__(BACKEND, timeout)
+        self.config = config
+
+
+@dataclass(frozen=True)
+class _Given:
+    """Options of wrap(): a group that is there already."""
+
+    inner: dist.ProcessGroup
+    config: EchoConfig | None
+
+
+def _create(made: Any, options: Any) -> EchoProcessGroup:
+    """torch's factory; `made` has the store, the ranks and the timeout, `options` is what new_group() was given."""
+    store, rank, size = made.store, made.group_rank, made.group_size
+    given = options if isinstance(options, _Given) else None
+    config = options.config if isinstance(options, (_Given, Options)) else options
+    if config is not None and not isinstance(config, EchoConfig):
+        raise TypeError(f"backend 'echo' takes an EchoConfig as options, not {type(config).__name__}")
+    if given:
+        inner = given.inner
+    else:
+        ranks = list(made.global_ranks_in_group) or list(range(size))  # the default group's list is empty
+        inner = make_inner(store, rank, size, made.timeout, ranks)
+    return EchoProcessGroup(
+        inner,
+        dist.PrefixStore("echo/", store),
+        rank,
+        size,
+        config or EchoConfig.from_env(),
+        timeout=made.timeout,
+        owned=given is None,
+    )
+
+
+def wrap(group: dist.ProcessGroup, config: EchoConfig | None = None) -> EchoProcessGroup:
+    """An echo group over `group`, which carries what is not coded and stays as it is. Collective over its ranks.
+
+    group    made by init_process_group(), new_group() or a mesh, of any backend, e.g. dist.group.WORLD
+    config   None: EchoConfig.from_env()
+    The result is a group of torch.distributed in every way: destroy_process_group(result) ends it, and not `group`.
+    As both use one inner group, calls on either count as calls on it: all ranks make them in the same order.
+    Raises TypeError for echo groups (use their configure()), ValueError for groups unknown to torch.distributed.
+    """
+    if isinstance(group, EchoProcessGroup):
+        raise TypeError("wrap: the group is an echo group already; change its settings by configure()")
+    if not isinstance(group, dist.ProcessGroup) or not group._device_types:
+        raise TypeError(f"wrap: expected a process group with backends, got {type(group).__name__}")
+    try:
+        ranks = dist.get_process_group_ranks(group)
+    except KeyError:
+        raise ValueError("wrap: torch.distributed does not know the group; make it by new_group()") from None
+    # new_group() would ask all ranks of the world to take part, or, with use_local_synchronization, give the later
+    # groups of some ranks other names than those of the rest (torch 2.15). This is what it does inside.
+    store, rank = group.get_group_store(), group.rank()
+    name = c10d.GroupName(f"{group.group_name}/echo/{store.add(f'echo/wraps/{rank}', 1)}")
+    wrapped, _ = c10d._new_process_group_helper(
+        len(ranks),
+        rank,
+        ranks,
+        dist.Backend(BACKEND),
+        store,
+        name,
+        backend_options=_Given(group, config),
+        timeout=c10d.default_pg_timeout,
+    )
+    c10d._world.pg_group_ranks[wrapped] = {global_rank: number for number, global_rank in enumerate(ranks)}
+    return wrapped
 
 
 def register() -> None:
-    """Makes torch.distributed know the backend "echo". importing echo_comm.torch does it."""
-    if not hasattr(dist.Backend, BACKEND.upper()):
-        dist.Backend.register_backend(BACKEND, _create, devices=["cpu"])
+    """Makes torch.distributed know the backend "echo". Importing echo_comm.torch does it."""
+    if BACKEND.upper() not in dist.Backend._plugins:
+        dist.Backend.register_backend(BACKEND, _create, extended_api=True, devices=["cpu", "cuda"])

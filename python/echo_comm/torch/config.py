@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 from collections.abc import Mapping
 from dataclasses import dataclass
+from typing import Any
 
 from echo_comm._library import STORES, Store
 
@@ -21,14 +22,16 @@ class EchoConfig:
     residuals         how rounding errors are kept between calls: "fp32", "int8", "int16"; "auto": int8, from the
                       257th call of a pass on int16
     min_bytes         smaller tensors are forwarded
-    hidden_size       length of the rows that are coded; None: learned by attach(). Unknown: all is forwarded
+    hidden_size       length of the rows that are coded; None: learnt by attach(). Unknown: all is forwarded
+    gather            which all-gathers of such rows are coded: those inside a "pass" (activations; weights that are
+                      gathered outside, e.g. for a checkpoint, stay exact), "always" or "never"
     transport         "shm": shared memory of one host; "inner": the inner group; "auto": the first if it can be
     rotation          mix the 64 values of a group before rounding
     batch_invariant   a token's result depends on that token's values alone, whatever the batch
     timeout_s         longest wait of a call
     threads           threads that code large tensors; None: as many as torch uses (torch.get_num_threads)
     name              name of the shared memory job; None: a random one
-    disable           forward everything
+    disable           forward everything; ECHO_DISABLE=1 sets it on every group
     """
 
     bits: int = 4
@@ -37,6 +40,7 @@ class EchoConfig:
     residuals: Store = "auto"
     min_bytes: int = 65536
     hidden_size: int | None = None
+    gather: str = "pass"
     transport: str = "auto"
     rotation: bool = True
     batch_invariant: bool = False
@@ -57,14 +61,17 @@ class EchoConfig:
         require(self.threads is None or 1 <= self.threads <= 256, "threads", "1 to 256 or None")
         require(self.min_bytes >= 0, "min_bytes", "0 or more")
         require(self.hidden_size is None or self.hidden_size > 0, "hidden_size", "a positive number or None")
+        require(self.gather in ("pass", "always", "never"), "gather", "'pass', 'always' or 'never'")
         require(self.transport in ("auto", "shm", "inner"), "transport", "'auto', 'shm' or 'inner'")
         require(self.timeout_s > 0, "timeout_s", "more than 0 seconds")
 
     @classmethod
     def from_env(cls, environ: Mapping[str, str] = os.environ) -> EchoConfig:
-        """Defaults, changed by ECHO_BITS, ECHO_MIN_BYTES, ECHO_FEEDBACK (on, none), ECHO_RESIDUALS and ECHO_DISABLE."""
+        """Defaults, changed by ECHO_BITS, ECHO_MIN_BYTES, ECHO_HIDDEN_SIZE, ECHO_FEEDBACK (on, none), ECHO_RESIDUALS,
+        ECHO_DISABLE.
+        """
 
-        def number(name: str, default: int) -> int:
+        def number(name: str, default: Any) -> Any:
             text = environ.get(name, "")
             try:
                 return int(text) if text else default
@@ -74,7 +81,13 @@ class EchoConfig:
         return cls(
             bits=number("ECHO_BITS", cls.bits),
             min_bytes=number("ECHO_MIN_BYTES", cls.min_bytes),
+            hidden_size=number("ECHO_HIDDEN_SIZE", cls.hidden_size),
             feedback=environ.get("ECHO_FEEDBACK") or cls.feedback,
             residuals=environ.get("ECHO_RESIDUALS") or cls.residuals,  # type: ignore[arg-type]  # checked above
-            disable=environ.get("ECHO_DISABLE", "") not in ("", "0"),
+            disable=disabled_by(environ),
         )
+
+
+def disabled_by(environ: Mapping[str, str] = os.environ) -> bool:
+    """Whether ECHO_DISABLE asks to forward everything, whatever the settings are."""
+    return environ.get("ECHO_DISABLE", "") not in ("", "0")

@@ -83,6 +83,18 @@ def _widened(residual: Tensor) -> Tensor:
     return torch.cat([residual[:values].to(torch.int16), residual[values:].view(torch.int16)])
 
 
+def largest(residual: Tensor) -> float:
+    """Largest magnitude of a residual, however it is kept."""
+    if residual.numel() == 0:
+        return 0.0
+    if residual.dtype == torch.float32:
+        return float(residual.abs().max())
+    kept = GROUP + 2 // residual.element_size()  # elements for one group: its values, its scale
+    values, scales = residual.split([residual.numel() // kept * GROUP, residual.numel() // kept * (kept - GROUP)])
+    magnitudes = values.view(-1, GROUP).to(torch.int32).abs().amax(1)
+    return float((magnitudes * scales.view(torch.bfloat16).float()).max())
+
+
 @dataclass(frozen=True)
 class Residuals:
     """What rank `rank` of `size` owes in a pass: the sender residual of the tensor, the owner residual of its chunk.

@@ -32,7 +32,7 @@ class Pass:
     def __init__(self, sites: int) -> None:
         self.sites = sites  # coded calls of a pass; 0: not known yet
         self._site = 0
-        self._form: tuple[Any, ...] | None = None  # count, row length and dtype of the pass
+        self._form: tuple[Any, ...] | None = None  # collective, count, row length and dtype of the pass
         self._state: State | None = None
 
     def begin(self) -> None:
@@ -44,14 +44,19 @@ class Pass:
         if self._site:
             self.sites = self._site
 
-    def fits(self, x: Tensor) -> bool:
-        """Whether x has the form of the pass's first call."""
-        return self._form is None or self._form == (x.numel(), x.shape[-1], x.dtype)
+    @property
+    def begun(self) -> bool:
+        """Whether it has made a coded call."""
+        return self._form is not None
 
-    def next_site(self, x: Tensor, route: Route, with_feedback: bool) -> tuple[State | None, bool]:
+    def fits(self, collective: str, x: Tensor) -> bool:
+        """Whether the call on the whole tensor x has the form of the pass's first call."""
+        return self._form is None or self._form == (collective, x.numel(), x.shape[-1], x.dtype)
+
+    def next_site(self, collective: str, x: Tensor, route: Route, with_feedback: bool) -> tuple[State | None, bool]:
         """Residuals for the next call, and whether it is the flush."""
         if self._form is None:
-            self._form = (x.numel(), x.shape[-1], x.dtype)
+            self._form = (collective, x.numel(), x.shape[-1], x.dtype)
             self._state = route.residuals(x.numel(), x.shape[-1], self._state) if with_feedback else None
         self._site += 1
         return self._state, self._state is not None and self._site == self.sites

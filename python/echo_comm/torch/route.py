@@ -12,9 +12,10 @@ import json
 import logging
 import secrets
 import struct
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from ctypes import byref, c_int
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 from datetime import timedelta
 from pathlib import Path
 from typing import Any, Protocol
@@ -25,12 +26,10 @@ import torch.distributed.distributed_c10d as c10d
 from torch import Tensor
 
 from echo_comm._library import (
-    BFLOAT16,
-    FLOAT16,
-    FLOAT32,
     ONE_SHOT,
     TWO_SHOT,
     Communicator,
+    EchoAbortedError,
     EchoArgumentError,
     EchoError,
     EchoMismatchError,
@@ -42,13 +41,14 @@ from echo_comm._library import (
     check,
     library,
 )
-from echo_comm.torch import ops
+from echo_comm.torch import calls, ops
+from echo_comm.torch.calls import CODES
 from echo_comm.torch.config import EchoConfig
+from echo_comm.torch.inner import method_of
 
 logger = logging.getLogger("echo_comm")
 
-_CODES = {torch.float32: FLOAT32, torch.float16: FLOAT16, torch.bfloat16: BFLOAT16}
-_DTYPES = {code: str(dtype).removeprefix("torch.") for dtype, code in _CODES.items()}
+_DTYPES = {code: str(dtype).removeprefix("torch.") for dtype, code in CODES.items()}
 
 
 @dataclass(frozen=True)
@@ -59,7 +59,8 @@ class Call:
     bits: int
     flush: bool
     rotation: bool
-    algorithm: int
+    algorithm: int  # of an all-reduce, else 0
+    average: bool = False  # divide the sum by the number of ranks
 
     def form(self) -> dict[str, Any]:
         """The part that the codec needs."""
@@ -86,11 +87,17 @@ class State(Protocol):
     def reset(self) -> None:
         """Begins a new pass."""
 
+    def norms(self) -> tuple[float, float]:
+        """What the pass owes on this rank: largest magnitude in the sender and in the owner residual."""
+
 
 class Route(Protocol):
-    """Sums contiguous CPU tensors in place."""
+    """Sums and gathers contiguous CPU tensors. One call at a time."""
 
     name: str
+    collectives: frozenset[str]  # what it can do
+    uses_inner: bool  # whether calls use the inner group
+    staging_bytes: int  # memory shared by the ranks
 
     def residuals(self, count: int, row_length: int, earlier: State | None) -> State:
         """Residuals of a new pass over tensors of `count` elements; takes over the memory of `earlier` if it fits."""
@@ -98,8 +105,20 @@ class Route(Protocol):
     def all_reduce(self, x: Tensor, call: Call, state: State | None) -> None:
         """Replaces x by the sum over all ranks."""
 
+    def reduce_scatter(self, whole: Tensor, part: Tensor, call: Call, state: State | None) -> None:
+        """Writes this rank's part of the sum of `whole` over all ranks."""
+
+    def all_gather(self, part: Tensor, whole: Tensor, call: Call) -> None:
+        """Writes the parts of all ranks, in rank order, to `whole`."""
+
     def counters(self) -> RouteCounters:
         """What was sent so far."""
+
+    def abort(self, reason: str) -> None:
+        """Makes the call under way and all later ones fail. From any thread."""
+
+    def close(self) -> None:
+        """Leaves. No call may be under way."""
 
 
 def algorithm_for(count: int, row_length: int, bits: int, size: int, batch_invariant: bool) -> int:
@@ -116,9 +135,12 @@ class ShmRoute:
     """The C library moves the bytes."""
 
     name = "shm"
+    collectives = frozenset({"all_reduce", "reduce_scatter", "all_gather"})
+    uses_inner = False
 
     def __init__(self, comm: Communicator, store: Store) -> None:
         self.comm, self.store = comm, store
+        self.staging_bytes = int(comm.stats().shm_bytes)
 
     def residuals(self, count: int, row_length: int, earlier: State | None) -> Feedback:
         """See Route."""
@@ -130,22 +152,37 @@ class ShmRoute:
     def all_reduce(self, x: Tensor, call: Call, state: State | None) -> None:
         """See Route."""
         assert state is None or isinstance(state, Feedback)
-        self.comm.all_reduce(
-            x.data_ptr(),
-            x.numel(),
-            _CODES[x.dtype],
-            feedback=state,
-            bits=call.bits,
+        calls.all_reduce(
+            self.comm,
+            x,
+            state,
             flush=call.flush,
             algorithm=call.algorithm,
-            rotation=call.rotation,
-            row_length=call.row_length,
+            average=call.average,
+            **call.form(),
         )
+
+    def reduce_scatter(self, whole: Tensor, part: Tensor, call: Call, state: State | None) -> None:
+        """See Route."""
+        assert state is None or isinstance(state, Feedback)
+        calls.reduce_scatter(self.comm, whole, part, state, flush=call.flush, average=call.average, **call.form())
+
+    def all_gather(self, part: Tensor, whole: Tensor, call: Call) -> None:
+        """See Route."""
+        calls.all_gather(self.comm, part, whole, **call.form())
 
     def counters(self) -> RouteCounters:
         """See Route."""
         stats = self.comm.stats()
         return RouteCounters(stats.payload_bytes, stats.poisoned_groups, stats.waits, stats.wait_ns * 1e-9)
+
+    def abort(self, reason: str) -> None:
+        """See Route."""
+        self.comm.abort(reason)
+
+    def close(self) -> None:
+        """See Route."""
+        self.comm.close()
 
 
 # ---- inner group -------------------------------------------------------------------------------
@@ -177,6 +214,9 @@ class _InnerState:
         else:
             self.residuals.reset()
 
+    def norms(self) -> tuple[float, float]:
+        return ops.largest(self.residuals.sender), ops.largest(self.residuals.owner)
+
     def next_call(self) -> ops.Residuals:
         if self.store == "auto" and self.calls == self.INT8_CALLS:
             self.residuals = self.residuals.widened()
@@ -184,32 +224,41 @@ class _InnerState:
         return self.residuals
 
 
-# Header of a call, exchanged before anything else: sequence, count, row length, dtype, bits, flags, algorithm.
+# Header of a call, exchanged before anything else: sequence, count, row length, dtype, bits, flags, kind. The kind is
+# that of the algorithm of an all-reduce, or that of an all-gather.
 _HEADER = struct.Struct("<QQIBBBBxxxxxxxx")
-_ROTATION, _FEEDBACK, _FLUSH = 1, 2, 4
+_FLAGS = {"rotation": 1, "feedback": 2, "flush": 4, "average": 8}
+_ALL_GATHER = 3
+_KINDS = {ONE_SHOT: "one-shot", TWO_SHOT: "two-shot", _ALL_GATHER: "all-gather"}
 
 
 def _describe(header: bytes) -> str:
-    sequence, count, row, dtype, bits, flags, algorithm = _HEADER.unpack(header)
-    switches = [name for bit, name in ((1, "rotation"), (2, "feedback"), (4, "flush")) if flags & bit]
-    kind = {ONE_SHOT: "one-shot", TWO_SHOT: "two-shot"}[algorithm]
+    sequence, count, row, dtype, bits, flags, kind = _HEADER.unpack(header)
+    switches = [name for name, bit in _FLAGS.items() if flags & bit]
     return (
-        f"{count} elements of {_DTYPES[dtype]} (call {sequence}, rows of {row}, {bits} bits, {kind}"
+        f"{count} elements of {_DTYPES[dtype]} (call {sequence}, rows of {row}, {bits} bits, {_KINDS[kind]}"
         f"{''.join(', ' + name for name in switches)})"
     )
 
 
 class InnerRoute:
-    """The inner process group moves the bytes, the operators make and read them."""
+    """The inner process group moves the bytes, the operators make and read them.
+
+    No reduce-scatter: no operator adds an unrounded addend and leaves the sum uncoded.
+    """
 
     name = "inner"
+    collectives = frozenset({"all_reduce", "all_gather"})
+    uses_inner = True
+    staging_bytes = 0
 
-    def __init__(self, gloo: dist.ProcessGroup, rank: int, size: int, config: EchoConfig) -> None:
-        self.gloo, self.rank, self.size = gloo, rank, size
+    def __init__(self, inner: dist.ProcessGroup, rank: int, size: int, config: EchoConfig) -> None:
+        self.inner, self.rank, self.size = inner, rank, size
         self.timeout = timedelta(seconds=config.timeout_s)
         self.batch_invariant, self.store = config.batch_invariant, config.residuals
         self.sequence = 0
         self.sent = RouteCounters()
+        self.what = "open"
         self.failed: EchoError | None = None
 
     def residuals(self, count: int, row_length: int, earlier: State | None) -> _InnerState:
@@ -221,35 +270,64 @@ class InnerRoute:
 
     def all_reduce(self, x: Tensor, call: Call, state: State | None) -> None:
         """See Route."""
-        if self.failed is not None:
-            raise EchoStateError(f"all_reduce: the group failed earlier: {self.failed}")
         assert state is None or isinstance(state, _InnerState)
-        try:
-            self._agree(x, call, state is not None)
+        with self._one_call("all_reduce"):
+            self._agree(x, call, call.algorithm, state is not None)
             residuals = state.next_call() if state else None
             flat = x.view(-1)
-            with torch.no_grad():
-                if call.algorithm == ONE_SHOT:
-                    poisoned = self._one_shot(flat, call, residuals)
-                else:
-                    poisoned = self._two_shot(flat, call, residuals)
-        except EchoError as error:
-            self.failed = error
-            raise
+            if call.algorithm == ONE_SHOT:
+                poisoned = self._one_shot(flat, call, residuals)
+            else:
+                poisoned = self._two_shot(flat, call, residuals)
         self.sent.poisoned_groups += poisoned
         if call.flush and state is not None:
             state.reset()
+
+    def reduce_scatter(self, whole: Tensor, part: Tensor, call: Call, state: State | None) -> None:
+        """Not among its collectives."""
+        raise EchoStateError("reduce_scatter: the inner route has none")
+
+    def all_gather(self, part: Tensor, whole: Tensor, call: Call) -> None:
+        """See Route. Every rank decodes what it sent itself, too: all hold the same bytes."""
+        with self._one_call("all_gather"):
+            self._agree(whole, call, _ALL_GATHER, False)
+            groups = (0, ops.groups_of(part.numel(), call.row_length))
+            own = ops.encode(part.view(-1), groups, **call.form())
+            self.sent.payload_bytes += (self.size - 1) * own.numel()
+            outs = whole.view(self.size, -1).unbind()
+            for out, encoded in zip(outs, self._gather_bytes(own), strict=True):
+                self.sent.poisoned_groups += int(ops.decode(out, [encoded], groups, **call.form()))
+
+    @contextmanager
+    def _one_call(self, what: str) -> Iterator[None]:
+        """Names the call in errors; after one the route is unusable, as ranks may be out of step."""
+        if self.failed is not None:
+            raise EchoStateError(f"{what}: the group failed earlier: {self.failed}")
+        self.what = what
+        try:
+            with torch.no_grad():
+                yield
+        except EchoError as error:
+            self.failed = self.failed or error
+            raise
+
+    def abort(self, reason: str) -> None:
+        """See Route. Byte collectives under way end with the inner group's abort(), or their timeout."""
+        self.failed = self.failed or EchoAbortedError(reason)
+
+    def close(self) -> None:
+        """See Route."""
+        self.failed = self.failed or EchoStateError("the group was shut down")
 
     def counters(self) -> RouteCounters:
         """See Route."""
         return self.sent
 
-    def all_gather(self, own: Tensor, patience: int = 1) -> list[Tensor]:
-        """Bytes of all ranks; all send equally many. Waits `patience` times as long as a call may take."""
+    def _gather_bytes(self, own: Tensor, patience: int = 1) -> list[Tensor]:
         everything = own.new_empty(self.size * own.numel())
         options = c10d.AllgatherOptions()
         options.timeout = self.timeout * patience
-        self._finish("all-gather", lambda: self.gloo._allgather_base(everything, own, options))
+        self._finish("all-gather", lambda: method_of(self.inner, "_allgather_base")(everything, own, options))
         return list(everything.view(self.size, -1).unbind())
 
     def _all_to_all(self, sent: list[Tensor], receive: list[int]) -> list[Tensor]:
@@ -258,7 +336,8 @@ class InnerRoute:
         options = c10d.AllToAllOptions()
         options.timeout = self.timeout
         sizes = [part.numel() for part in sent]
-        self._finish("all-to-all", lambda: self.gloo.alltoall_base(incoming, outgoing, receive, sizes, options))
+        arguments = (incoming, outgoing, receive, sizes, options)
+        self._finish("all-to-all", lambda: method_of(self.inner, "alltoall_base")(*arguments))
         return list(incoming.split(receive))
 
     def _finish(self, what: str, start: Callable[[], Any]) -> None:
@@ -267,20 +346,21 @@ class InnerRoute:
         except RuntimeError as error:
             text = " ".join(str(error).split())
             kind = EchoTimeoutError if "imed out" in text or "imeout" in text else EchoPeerError
-            raise kind(f"all_reduce: {what} of call {self.sequence - 1} failed on rank {self.rank}: {text}") from None
+            raise kind(f"{self.what}: {what} of call {self.sequence - 1} failed on rank {self.rank}: {text}") from None
 
-    def _agree(self, x: Tensor, call: Call, feedback: bool) -> None:
-        flags = _ROTATION * call.rotation + _FEEDBACK * feedback + _FLUSH * call.flush
-        own = _HEADER.pack(self.sequence, x.numel(), call.row_length, _CODES[x.dtype], call.bits, flags, call.algorithm)
+    def _agree(self, x: Tensor, call: Call, kind: int, feedback: bool) -> None:
+        switches = {"rotation": call.rotation, "feedback": feedback, "flush": call.flush, "average": call.average}
+        flags = sum(_FLAGS[name] for name, on in switches.items() if on)
+        own = _HEADER.pack(self.sequence, x.numel(), call.row_length, CODES[x.dtype], call.bits, flags, kind)
         self.sequence += 1
         headers = [
-            bytes(part.tolist()) for part in self.all_gather(torch.frombuffer(bytearray(own), dtype=torch.uint8))
+            bytes(part.tolist()) for part in self._gather_bytes(torch.frombuffer(bytearray(own), dtype=torch.uint8))
         ]
         self.sent.payload_bytes += (self.size - 1) * _HEADER.size
         for rank, header in enumerate(headers):
             if header != headers[0]:
                 raise EchoMismatchError(
-                    f"all_reduce: rank {rank} sent {_describe(header)}, rank 0 sent {_describe(headers[0])}; "
+                    f"{self.what}: rank {rank} sent {_describe(header)}, rank 0 sent {_describe(headers[0])}; "
                     "all ranks must make the same calls"
                 )
 
@@ -289,12 +369,16 @@ class InnerRoute:
         form = call.form()
         own = ops.encode(x, groups, residuals=residuals, with_owner=True, **form)
         self.sent.payload_bytes += (self.size - 1) * own.numel()
-        return int(ops.decode(x, self.all_gather(own), groups, residuals=residuals, **form))
+        divisor = self._divisor(call)
+        return int(ops.decode(x, self._gather_bytes(own), groups, residuals=residuals, divisor=divisor, **form))
+
+    def _divisor(self, call: Call) -> int:
+        return self.size if call.average else 1
 
     def _two_shot(self, x: Tensor, call: Call, residuals: ops.Residuals | None) -> int:
         total = ops.groups_of(x.numel(), call.row_length)
         chunks = [ops.chunk(total, self.size, rank) for rank in range(self.size)]
-        form = call.form()
+        form, divisor = call.form(), self._divisor(call)
         sizes = [ops.encoded_size(x.numel(), x.element_size(), call.row_length, call.bits, *chunk) for chunk in chunks]
         own = chunks[self.rank]
         empty = torch.empty(0, dtype=torch.uint8)
@@ -305,17 +389,24 @@ class InnerRoute:
         ]
         received = self._all_to_all(sent, [0 if r == self.rank else sizes[self.rank] for r in range(self.size)])
         addends = ops.reduce(
-            received, x, self.rank, own, batch_invariant=self.batch_invariant, residuals=residuals, **form
+            received,
+            x,
+            self.rank,
+            own,
+            batch_invariant=self.batch_invariant,
+            divisor=divisor,
+            residuals=residuals,
+            **form,
         )
 
         # Shot 2: the encoded sum to all; chunks differ in length by a group at most, so all send the longest.
         padded = torch.zeros(max(sizes), dtype=torch.uint8)
         padded[: addends.numel()] = addends
-        sums = [part[:size] for part, size in zip(self.all_gather(padded), sizes, strict=True)]
+        sums = [part[:size] for part, size in zip(self._gather_bytes(padded), sizes, strict=True)]
         self.sent.payload_bytes += sum(part.numel() for part in sent) + (self.size - 1) * addends.numel()
 
         poisoned = [
-            ops.decode(x, [part], groups, residuals=residuals, **form)
+            ops.decode(x, [part], groups, residuals=residuals, divisor=divisor, **form)
             for part, groups in zip(sums, chunks, strict=True)
         ]
         return int(torch.cat(poisoned).sum())
@@ -330,7 +421,7 @@ def _exchange(route: InnerRoute, value: Any) -> list[Any]:
     """Small values of all ranks, as JSON. Waits longer than a rank may wait in vain to join the shared memory."""
     text = json.dumps(value).encode()[:_EXCHANGE_BYTES]
     own = torch.frombuffer(bytearray(text.ljust(_EXCHANGE_BYTES)), dtype=torch.uint8)
-    return [json.loads(bytes(part.tolist())) for part in route.all_gather(own, patience=3)]
+    return [json.loads(bytes(part.tolist())) for part in route._gather_bytes(own, patience=3)]
 
 
 def _host() -> str:
@@ -338,22 +429,16 @@ def _host() -> str:
     return Path("/proc/sys/kernel/random/boot_id").read_text(encoding="ascii").strip()
 
 
-def open_route(gloo: dist.ProcessGroup, rank: int, size: int, config: EchoConfig) -> tuple[Route, str]:
-    """Chooses and opens the route of a group; returns it with the reason. Collective."""
-    inner = InnerRoute(gloo, rank, size, config)
-    proposals = _exchange(
-        inner,
-        {"config": asdict(config), "host": _host(), "name": config.name or f"torch-{secrets.token_hex(12)}"},
-    )
-    first, *others = proposals
-    for peer, other in enumerate(others, 1):
-        if other["config"] != first["config"]:
-            raise EchoMismatchError(
-                f"rank {peer} has {other['config']}, rank 0 has {first['config']}; "
-                "all ranks must use the same EchoConfig"
-            )
+def open_route(group: dist.ProcessGroup, rank: int, size: int, config: EchoConfig) -> tuple[Route, str]:
+    """Chooses and opens the route of a group over the inner `group`; returns it with the reason. Collective.
+
+    All ranks have the same config.
+    """
+    inner = InnerRoute(group, rank, size, config)
     if config.transport == "inner":
         return inner, "asked for"
+    proposals = _exchange(inner, {"host": _host(), "name": config.name or f"torch-{secrets.token_hex(12)}"})
+    first = proposals[0]
     hosts = {proposal["host"] for proposal in proposals}
     strict = config.transport == "shm" or config.name is not None
     if len(hosts) > 1:
