@@ -376,6 +376,12 @@ struct VectorKernel {
       group.odd.set(i, hn::Add(group.odd.get(i), addend.odd.get(i)));
     }
   }
+  static HWY_INLINE void subtract(Group& group, const Group& subtrahend) {
+    for (int i = 0; i < vectors(); ++i) {
+      group.even.set(i, hn::Sub(group.even.get(i), subtrahend.even.get(i)));
+      group.odd.set(i, hn::Sub(group.odd.get(i), subtrahend.odd.get(i)));
+    }
+  }
   static HWY_INLINE void divide(Group& group, float divisor) {
     each(group, [&](V v) HWY_ATTR { return hn::Div(v, hn::Set(F(), divisor)); });
   }

@@ -36,6 +36,9 @@ struct ReferenceKernel {
 
   static void rotate(Group& v) { core::rotate(v); }
   static void add(Group& v, const Group& addend) { core::add(v, addend.data()); }
+  static void subtract(Group& v, const Group& subtrahend) {
+    for (int i = 0; i < kGroup; ++i) v[i] -= subtrahend[i];
+  }
   static void divide(Group& v, float divisor) {
     for (float& x : v) x /= divisor;
   }

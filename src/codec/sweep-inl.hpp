@@ -12,7 +12,7 @@
 //   Kernel::owed(residual, group), keep(group, residual)
 //                                                  residual of one group <-> group
 //   Kernel::add_owed(residual, group)              group += residual
-//   Kernel::rotate, add, divide                    in place
+//   Kernel::rotate, add, subtract, divide          in place
 //   Kernel::is_poisoned, all_finite
 //   Kernel::decode(codes, scale, bits, group)      as decode_group of group.hpp
 //   Kernel::decode_turned(...)                     the same, then rotated; moderate scales only
@@ -329,37 +329,53 @@ class Sweep {
   }
 
   // r = round(x + He) in the type, saturating where x is finite; e = H(x + He - r). With an owner residual (one-shot)
-  // x + H(e + o), and o = 0. Only the flush of a pass on the exact path comes here: element by element will do.
-  void encode_exact(const Stored* in, int64_t group, std::byte* payload) const {
-    const GroupPlace place = block_.layout.place(group);
+  // x + H(e + o), and o = 0.
+  ECHO_INLINE void encode_exact(const Stored* in, int64_t group, std::byte* payload) const {
     const GroupResidual sender = residuals_.sender_of(group);
     const GroupResidual owner = residuals_.owner_of(group);
-    Group v;
-    Kernel::zero(v);
-    if (sender) add_turned(sender, v);
-    if (owner) add_turned(owner, v);
+    Group owed;
+    Kernel::zero(owed);
+    if (sender) add_turned(sender, owed);
+    if (owner) add_turned(owner, owed);
     clear_residual(owner);
-    Floats owed;
-    Kernel::to(v, owed.data());
+    Group rest;
+    load(in, group, rest);
+    Kernel::add(rest, owed);
     std::array<Stored, kGroup> sent;
-    Floats rest{};
-    for (int i = 0; i < place.valid; ++i) {
-      const float x = Element::load(in[place.first + i]);
-      float value = x + owed[i];
+    Kernel::template store<Element>(rest, sent.data());
+    Group rounded;
+    Kernel::template load<Element>(sent.data(), rounded);
+    if (Kernel::all_finite(rounded)) {
+      Kernel::subtract(rest, rounded);
+    } else {
+      saturate(in, group, owed, sent, rest);
+    }
+    if (sender) {
+      if (rotation()) Kernel::rotate(rest);
+      Kernel::keep(rest, sender);
+    }
+    std::memcpy(payload + exact_offset(group), sent.data(), block_.layout.place(group).valid * sizeof(Stored));
+  }
+
+  // A group with something that does not fit, element by element: what is owed never turns a finite value into an
+  // infinity.
+  void saturate(const Stored* in, int64_t group, const Group& owed, std::array<Stored, kGroup>& sent,
+                Group& rest) const {
+    const GroupPlace place = block_.layout.place(group);
+    Floats values;
+    Kernel::to(owed, values.data());
+    for (int i = 0; i < kGroup; ++i) {
+      const float x = i < place.valid ? Element::load(in[place.first + i]) : 0.0F;
+      float value = x + values[i];
       float nearest = value;
-      if (is_finite(x)) {  // what is owed never turns a finite value into an infinity
+      if (is_finite(x)) {
         value = std::clamp(value, -Fp32::kMax, Fp32::kMax);
         nearest = std::clamp(value, -Element::kMax, Element::kMax);
       }
       sent[i] = Element::store(nearest);
-      rest[i] = value - Element::load(sent[i]);
+      values[i] = value - Element::load(sent[i]);
     }
-    if (sender) {
-      Kernel::from(rest.data(), v);
-      if (rotation()) Kernel::rotate(v);
-      Kernel::keep(v, sender);
-    }
-    std::memcpy(payload + exact_offset(group), sent.data(), place.valid * sizeof(Stored));
+    Kernel::from(values.data(), rest);
   }
 
   ECHO_INLINE void received_exact(const std::byte* payload, int64_t group, Group& v) const {
