@@ -19,7 +19,11 @@
 //   Kernel::Tile                                   a few groups on their way to codes; as encode_group for each
 
 // Groups are handed on by reference and inlined: compilers copy structs of vectors through memory, word by word.
+#if defined(ECHO_SIMD_FEW_TARGETS)  // sanitized builds: g++ took ten minutes
+#define ECHO_INLINE inline
+#else
 #define ECHO_INLINE __attribute__((always_inline)) inline
+#endif
 
 // Payload of a coded range: all codes, then all scales.
 template <typename Byte>
