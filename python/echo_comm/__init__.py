@@ -5,6 +5,13 @@ import echo_comm.torch    the c10d backend "echo", the operators torch.ops.echo,
 """
 
 from echo_comm._library import (
+    BFLOAT16,
+    BITS_EXACT,
+    FLOAT16,
+    FLOAT32,
+    ONE_SHOT,
+    TWO_SHOT,
+    CommStats,
     EchoAbortedError,
     EchoArgumentError,
     EchoError,
@@ -16,8 +23,17 @@ from echo_comm._library import (
     library_version,
 )
 from echo_comm._version import __version__
+from echo_comm.communicator import Communicator, Feedback, Options, Path, Request
 
 __all__ = [
+    "BFLOAT16",
+    "BITS_EXACT",
+    "FLOAT16",
+    "FLOAT32",
+    "ONE_SHOT",
+    "TWO_SHOT",
+    "CommStats",
+    "Communicator",
     "EchoAbortedError",
     "EchoArgumentError",
     "EchoError",
@@ -26,6 +42,10 @@ __all__ = [
     "EchoStateError",
     "EchoSystemError",
     "EchoTimeoutError",
+    "Feedback",
+    "Options",
+    "Path",
+    "Request",
     "__version__",
     "library_version",
 ]

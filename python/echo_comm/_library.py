@@ -8,9 +8,7 @@ from __future__ import annotations
 
 import ctypes
 import sys
-import threading
-from collections.abc import Callable
-from ctypes import POINTER, byref, c_char_p, c_float, c_int, c_int64, c_size_t, c_uint64, c_void_p
+from ctypes import POINTER, c_char_p, c_float, c_int, c_int64, c_size_t, c_uint64, c_void_p
 from functools import cache
 from pathlib import Path
 from typing import Literal, get_args
@@ -20,7 +18,8 @@ GROUP = 64  # values per group
 
 FLOAT16, FLOAT32, BFLOAT16 = 6, 7, 9  # echo_dtype_t
 ONE_SHOT, TWO_SHOT = 1, 2  # echo_algorithm_t
-_ON, _OFF = 1, 2  # echo_switch_t
+ON, OFF = 1, 2  # echo_switch_t
+SUM, AVG = 0, 4  # echo_op_t
 
 
 class EchoError(RuntimeError):
@@ -89,7 +88,7 @@ _ERRORS: dict[int, type[EchoError]] = {
     )
 }
 
-_LogFn = ctypes.CFUNCTYPE(None, c_int, c_char_p, c_void_p)
+LogFn = ctypes.CFUNCTYPE(None, c_int, c_char_p, c_void_p)
 
 
 class _Struct(ctypes.Structure):
@@ -99,19 +98,21 @@ class _Struct(ctypes.Structure):
         super().__init__(ctypes.sizeof(self), **fields)
 
 
-class _Config(_Struct):
+class Config(_Struct):
     _fields_ = [
         ("size", c_size_t),
         ("timeout_ms", c_int64),
         ("slot_bytes", c_int64),
         ("batch_invariant", c_int),
-        ("log", _LogFn),
+        ("log", LogFn),
         ("log_context", c_void_p),
         ("threads", c_int),
+        ("table", c_char_p),
+        ("tune", c_int),
     ]
 
 
-class _Call(_Struct):
+class CallOptions(_Struct):
     _fields_ = [
         ("size", c_size_t),
         ("op", c_int),
@@ -142,6 +143,20 @@ class CommStats(_Struct):
         ("wait_ns", c_uint64),
         ("shm_bytes", c_uint64),
         ("threads", c_uint64),
+        ("table_exact_calls", c_uint64),
+        ("control_calls", c_uint64),
+    ]
+
+
+class PathOfCall(_Struct):
+    _fields_ = [
+        ("size", c_size_t),
+        ("kind", c_int),
+        ("algorithm", c_int),
+        ("bits", c_int),
+        ("segment_values", c_int64),
+        ("depth", c_int),
+        ("reason", c_char_p),
     ]
 
 
@@ -149,11 +164,15 @@ class CommStats(_Struct):
 Store = Literal["auto", "fp32", "int8", "int16"]
 STORES = get_args(Store)
 
+_SUM_INTO = [c_void_p, c_void_p, c_size_t, c_int, c_void_p, c_void_p, POINTER(CallOptions)]
+_SCATTER = [c_void_p, c_void_p, c_size_t, POINTER(c_size_t), c_int, c_void_p, c_void_p, POINTER(CallOptions)]
+_GATHER = [c_void_p, c_void_p, c_size_t, POINTER(c_size_t), c_int, c_void_p, POINTER(CallOptions)]
+
 _SIGNATURES: dict[str, tuple[object, list[object]]] = {
     "echo_result_string": (c_char_p, [c_int]),
     "echo_last_error": (c_char_p, []),
     "echo_version": (c_int, []),
-    "echo_comm_create": (c_int, [c_char_p, POINTER(_Config), POINTER(c_void_p)]),
+    "echo_comm_create": (c_int, [c_char_p, POINTER(Config), POINTER(c_void_p)]),
     "echo_comm_transport": (c_char_p, [c_void_p]),
     "echo_comm_abort": (c_int, [c_void_p, c_char_p]),
     "echo_comm_destroy": (None, [c_void_p]),
@@ -164,7 +183,21 @@ _SIGNATURES: dict[str, tuple[object, list[object]]] = {
     "echo_feedback_norms": (c_int, [c_void_p, POINTER(c_float), POINTER(c_float)]),
     "echo_feedback_destroy": (None, [c_void_p]),
     "echo_select": (c_int, [c_size_t, c_size_t, c_int, c_int, c_int, POINTER(c_int)]),
-    "echo_all_reduce": (c_int, [c_void_p, c_void_p, c_size_t, c_int, c_void_p, c_void_p, POINTER(_Call)]),
+    "echo_comm_rank": (c_int, [c_void_p]),
+    "echo_comm_size": (c_int, [c_void_p]),
+    "echo_comm_last_path": (c_int, [c_void_p, POINTER(PathOfCall)]),
+    "echo_comm_choose": (c_int, [c_void_p, c_int, c_size_t, c_int, POINTER(CallOptions), POINTER(PathOfCall)]),
+    "echo_comm_table": (c_char_p, [c_void_p]),
+    "echo_all_reduce": (c_int, _SUM_INTO),
+    "echo_reduce_scatter": (c_int, _SCATTER),
+    "echo_all_gather": (c_int, _GATHER),
+    "echo_broadcast": (c_int, [c_void_p, c_void_p, c_size_t, c_int, c_int, c_void_p]),
+    "echo_barrier": (c_int, [c_void_p]),
+    "echo_all_reduce_start": (c_int, [*_SUM_INTO, POINTER(c_void_p)]),
+    "echo_reduce_scatter_start": (c_int, [*_SCATTER, POINTER(c_void_p)]),
+    "echo_all_gather_start": (c_int, [*_GATHER, POINTER(c_void_p)]),
+    "echo_test": (c_int, [c_void_p, POINTER(c_int)]),
+    "echo_wait": (c_int, [c_void_p]),
 }
 
 
@@ -203,109 +236,3 @@ def library_version() -> str:
     """Version of the C library that is loaded, "major.minor.patch"."""
     number = library().echo_version()
     return f"{number // 10000}.{number // 100 % 100}.{number % 100}"
-
-
-class Feedback:
-    """Residuals of one pass at a time, for tensors of up to `capacity` elements.
-
-    store: how they are kept, "fp32", "int8" or "int16"; "auto": int8, from the 257th call of a pass on int16.
-    """
-
-    def __init__(self, comm: Communicator, capacity: int, store: Store = "auto") -> None:
-        handle = c_void_p()
-        check(library().echo_feedback_create(comm.handle, capacity, STORES.index(store), byref(handle)))
-        self.handle, self.capacity = handle, capacity
-
-    def reset(self) -> None:
-        """Begins a new pass."""
-        check(library().echo_feedback_reset(self.handle))
-
-    def norms(self) -> tuple[float, float]:
-        """What the pass owes on this rank: largest magnitude in the sender and in the owner residual."""
-        sender, owner = c_float(), c_float()
-        check(library().echo_feedback_norms(self.handle, byref(sender), byref(owner)))
-        return sender.value, owner.value
-
-    @property
-    def bytes(self) -> int:
-        """Memory held."""
-        return int(library().echo_feedback_bytes(self.handle))
-
-    def close(self) -> None:
-        """Frees the residuals; the object is unusable afterwards."""
-        handle, self.handle = self.handle, c_void_p()
-        library().echo_feedback_destroy(handle)
-
-    def __del__(self) -> None:
-        if getattr(self, "handle", None):
-            self.close()
-
-
-class Communicator:
-    """One rank of a communicator named by a transport URL, e.g. "shm://NAME?rank=0&size=2"."""
-
-    def __init__(
-        self,
-        url: str,
-        *,
-        timeout_ms: int = 0,
-        batch_invariant: bool = False,
-        threads: int = 0,
-        log: Callable[[int, str], None] | None = None,
-    ) -> None:
-        def forward(level: int, line: bytes, _context: int) -> None:
-            assert log is not None
-            log(level, line.decode(errors="replace"))
-
-        self._log = _LogFn(forward) if log else _LogFn()  # kept alive as long as the communicator
-        config = _Config(
-            timeout_ms=timeout_ms, batch_invariant=_ON if batch_invariant else 0, log=self._log, threads=threads
-        )
-        handle = c_void_p()
-        check(library().echo_comm_create(url.encode(), byref(config), byref(handle)))
-        self.handle = handle
-        self._lock = threading.Lock()  # the C library allows one call at a time
-
-    @property
-    def transport(self) -> str:
-        """Name of the transport."""
-        return str(library().echo_comm_transport(self.handle).decode())
-
-    def all_reduce(
-        self,
-        address: int,
-        count: int,
-        dtype: int,
-        *,
-        feedback: Feedback | None = None,
-        bits: int = 4,
-        flush: bool = False,
-        algorithm: int = 0,
-        rotation: bool = True,
-        row_length: int = 0,
-    ) -> None:
-        """Sums `count` elements at `address` over all ranks, in place; see echo_all_reduce."""
-        switch = _ON if rotation else _OFF
-        call = _Call(bits=bits, flush=int(flush), algorithm=algorithm, rotation=switch, row_length=row_length)
-        state = feedback.handle if feedback is not None else None
-        with self._lock:
-            check(library().echo_all_reduce(address, address, count, dtype, self.handle, state, byref(call)))
-
-    def stats(self) -> CommStats:
-        """Counters since creation."""
-        stats = CommStats()
-        check(library().echo_comm_stats(self.handle, byref(stats)))
-        return stats
-
-    def abort(self, reason: str) -> None:
-        """Makes calls in progress and all later ones fail on every rank."""
-        check(library().echo_comm_abort(self.handle, reason.encode()))
-
-    def close(self) -> None:
-        """Leaves; peers that still wait for this rank get EchoPeerError."""
-        handle, self.handle = self.handle, c_void_p()
-        library().echo_comm_destroy(handle)
-
-    def __del__(self) -> None:
-        if getattr(self, "handle", None):
-            self.close()

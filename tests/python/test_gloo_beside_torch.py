@@ -39,7 +39,7 @@ def _sum_with_torch(rank: int) -> bool:
 
 
 def _work(rank: int, folder: str, torch_first: bool, answers: Connection) -> None:
-    from echo_comm._library import BITS_EXACT, FLOAT32, Communicator
+    from echo_comm import BITS_EXACT, FLOAT32, Communicator
 
     try:
         here = Path(folder)

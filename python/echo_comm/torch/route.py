@@ -28,7 +28,6 @@ from torch import Tensor
 from echo_comm._library import (
     ONE_SHOT,
     TWO_SHOT,
-    Communicator,
     EchoAbortedError,
     EchoArgumentError,
     EchoError,
@@ -36,11 +35,11 @@ from echo_comm._library import (
     EchoPeerError,
     EchoStateError,
     EchoTimeoutError,
-    Feedback,
     Store,
     check,
     library,
 )
+from echo_comm.communicator import Communicator, Feedback
 from echo_comm.torch import calls, ops
 from echo_comm.torch.calls import CODES
 from echo_comm.torch.config import EchoConfig
