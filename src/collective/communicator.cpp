@@ -48,6 +48,11 @@ bool is_control(Collective collective) {
   return collective == Collective::kBroadcast || collective == Collective::kBarrier;
 }
 
+Residuals residuals_of(const Request& request, const Choice& choice) {
+  if (request.feedback == nullptr) return {};
+  return choice.format.exact() ? request.feedback->residuals_of_exact_call() : request.feedback->residuals();
+}
+
 }  // namespace
 
 Communicator::Communicator(std::unique_ptr<Transport> transport, Settings settings)
@@ -139,7 +144,7 @@ void Communicator::carry_out(const Request& request, const Choice& choice, Count
             .dtype = request.dtype,
             .in = static_cast<const std::byte*>(request.in),
             .out = static_cast<std::byte*>(request.out),
-            .residuals = request.feedback != nullptr ? request.feedback->residuals() : Residuals{},
+            .residuals = residuals_of(request, choice),
             .header = header,
             .batch_invariant = settings_.batch_invariant,
             .divisor = request.average ? size() : 1,

@@ -20,7 +20,10 @@ using Seconds = std::chrono::duration<double>;
 constexpr double kWorthIt = 0.97;
 constexpr std::array<int64_t, 7> kSizes = {4 << 10, 16 << 10, 64 << 10, 256 << 10, 1 << 20, 4 << 20, 16 << 20};
 constexpr int64_t kGrowth = 4;                    // from one size to the next
+constexpr int64_t kLargeBytes = 256 << 10;        // from here on a call is long enough to be timed by itself
 constexpr int64_t kMostOneShotBytes = 256 << 10;  // beyond two ranks: it sends W/2 times as much
+
+constexpr std::pair<int64_t, int> kBuiltIn = {0, 0};  // segments and depth as the transport and the tensor suggest
 
 // What rank 0 says next: measure these candidates for this size, or stop (bytes 0).
 struct Command {
@@ -66,8 +69,14 @@ class Tuner {
   [[nodiscard]] std::vector<TableRow> candidates(const Command& command) const {
     std::vector<TableRow> all;
     if (command.tuning_pipeline != 0) {
-      constexpr std::array<std::pair<int64_t, int>, 5> kPipelines = {
-          {{16 << 10, 3}, {64 << 10, 1}, {64 << 10, 3}, {256 << 10, 1}, {256 << 10, 3}}};
+      constexpr std::array<std::pair<int64_t, int>, 8> kPipelines = {{kBuiltIn,
+                                                                      {16 << 10, 3},
+                                                                      {64 << 10, 1},
+                                                                      {64 << 10, 3},
+                                                                      {128 << 10, 6},
+                                                                      {256 << 10, 1},
+                                                                      {256 << 10, 3},
+                                                                      {256 << 10, 6}}};
       for (const auto& [values, depth] : kPipelines) {
         all.push_back({Collective::kAllReduce, INT64_MAX, static_cast<Path>(command.path),
                        static_cast<Algorithm>(command.algorithm), values, depth});
@@ -84,20 +93,29 @@ class Tuner {
     return all;
   }
 
-  // Best time of each candidate in seconds.
+  // Median time of each candidate in seconds. Small calls are timed several at once: a rank that is early or late by one
+  // wake-up would otherwise decide.
   std::vector<double> measure(const Command& command) {
     const std::vector<TableRow> all = candidates(command);
-    std::vector<double> best(all.size(), 1e30);
+    const int calls = command.bytes < kLargeBytes ? 8 : 1;
+    std::vector<std::vector<double>> times(all.size());
     prepare(command.bytes / 2);
     for (int64_t round = -1; round < command.rounds; ++round) {  // the first one warms up
       for (std::size_t i = 0; i < all.size(); ++i) {
         const auto begin = Clock::now();
-        communicator_.run_as(request(command.bytes / 2, all[i].path == Path::kCoded), all[i]);
-        const double time = Seconds(Clock::now() - begin).count();
-        if (round >= 0) best[i] = std::min(best[i], time);
+        for (int call = 0; call < calls; ++call) {
+          communicator_.run_as(request(command.bytes / 2, all[i].path == Path::kCoded), all[i]);
+        }
+        if (round >= 0) times[i].push_back(Seconds(Clock::now() - begin).count() / calls);
       }
     }
-    return best;
+    std::vector<double> medians;
+    for (std::vector<double>& of_one : times) {
+      const auto middle = of_one.begin() + static_cast<std::ptrdiff_t>(of_one.size() / 2);
+      std::ranges::nth_element(of_one, middle);
+      medians.push_back(*middle);
+    }
+    return medians;
   }
 
   void prepare(int64_t count) {
@@ -146,7 +164,7 @@ class Tuner {
   }
 
   [[nodiscard]] double left() const { return Seconds(end_ - Clock::now()).count(); }
-  static int64_t rounds_for(std::size_t index) { return index < 3 ? 20 : index < 5 ? 6 : 3; }
+  static int64_t rounds_for(std::size_t index) { return index < 3 ? 15 : index < 5 ? 7 : 3; }
 
   void add_row(std::vector<TableRow>& rows, const Command& command, const std::vector<double>& times) const {
     const std::vector<TableRow> all = candidates(command);
@@ -167,9 +185,9 @@ class Tuner {
   void tune_pipeline(std::vector<TableRow>& rows, double last_cost) {
     Command command;
     constexpr int64_t kLeastBytes = 1 << 20;
-    if (leads() && largest_ >= kLeastBytes && left() > 2 * last_cost) {
+    if (leads() && largest_ >= kLeastBytes && left() > 3 * last_cost) {
       command = {.bytes = largest_,
-                 .rounds = 2,
+                 .rounds = 3,
                  .tuning_pipeline = 1,
                  .path = static_cast<int64_t>(rows.back().path),
                  .algorithm = static_cast<int64_t>(rows.back().algorithm)};
@@ -179,6 +197,7 @@ class Tuner {
     const std::vector<double> times = measure(command);
     if (!leads()) return;
     const auto best = static_cast<std::size_t>(std::ranges::min_element(times) - times.begin());
+    if (times[best] >= kWorthIt * times[0]) return;  // kBuiltIn, which suits the smaller tensors too
     const TableRow pipeline = candidates(command)[best];
     for (TableRow& row : rows) {
       row.segment_values = pipeline.segment_values;

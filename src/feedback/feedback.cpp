@@ -49,11 +49,7 @@ void Feedback::begin(const Partition& partition, bool rotation) {
   require(partition.count() <= capacity_, ErrorCode::kArgument, "feedback: created for ", capacity_,
           " elements, the call has ", partition.count());
   const GroupRange owned = partition.in_parts() ? GroupRange{} : partition.of(rank_).range;
-  Pass pass{partition, rotation, owned, first_store(), 0};
-  // Rows that are no multiple of 64 have padding in every row, more than the capacity foresaw: these may grow.
-  sender_.assign(static_cast<std::size_t>(residual_bytes(partition.groups(), pass.store)), std::byte{0});
-  owner_.assign(static_cast<std::size_t>(residual_bytes(pass.owned.size(), pass.store)), std::byte{0});
-  pass_ = std::move(pass);
+  pass_ = Pass{partition, rotation, owned, first_store(), 0, false};
 }
 
 void Feedback::join_pass(const Partition& partition, bool rotation) {
@@ -71,21 +67,28 @@ void Feedback::join_pass(const Partition& partition, bool rotation) {
 }
 
 void Feedback::widen(Pass& pass) {
+  pass.store = Store::kInt16;
+  if (!pass.owing) return;
   std::vector<std::byte> sender = int8_as_int16(sender_, pass.partition.groups());
   owner_ = int8_as_int16(owner_, pass.owned.size());
   sender_ = std::move(sender);
-  pass.store = Store::kInt16;
 }
 
 Residuals Feedback::residuals() {
+  if (!pass_->owing) {
+    // Rows that are no multiple of 64 have padding in every row, more than the capacity foresaw: these may grow.
+    sender_.assign(static_cast<std::size_t>(residual_bytes(pass_->partition.groups(), pass_->store)), std::byte{0});
+    owner_.assign(static_cast<std::size_t>(residual_bytes(pass_->owned.size(), pass_->store)), std::byte{0});
+    pass_->owing = true;
+  }
   return {
       pass_->store, {sender_.data(), pass_->partition.groups()}, {owner_.data(), pass_->owned.size()}, pass_->owned};
 }
 
 std::size_t Feedback::bytes() const { return sender_.capacity() + owner_.capacity(); }
 
-float Feedback::sender_norm() { return pass_ ? largest(residuals().sender, pass_->store) : 0.0F; }
+float Feedback::sender_norm() { return owes() ? largest(residuals().sender, pass_->store) : 0.0F; }
 
-float Feedback::owner_norm() { return pass_ ? largest(residuals().owner, pass_->store) : 0.0F; }
+float Feedback::owner_norm() { return owes() ? largest(residuals().owner, pass_->store) : 0.0F; }
 
 }  // namespace echo_comm::core

@@ -33,8 +33,13 @@ class Feedback {
   // To be called before a call sends anything: fixes the pass, or checks that the call fits it (kState otherwise).
   void join_pass(const Partition& partition, bool rotation);
 
-  // Valid from join_pass to the next join_pass or reset. The sender residual is that of all groups, of all parts.
+  // For a coded call, or for any other one once a coded one was made. Valid from join_pass to the next join_pass or
+  // reset. The sender residual is that of all groups, of all parts.
   [[nodiscard]] Residuals residuals();
+
+  // What an exact call needs: nothing before the first coded call of the pass. Nothing is owed then, and sending values of
+  // a type in that type loses nothing, so residuals would stay zero.
+  [[nodiscard]] Residuals residuals_of_exact_call() { return owes() ? residuals() : Residuals{}; }
 
   [[nodiscard]] std::size_t bytes() const;
   [[nodiscard]] float sender_norm();  // largest magnitude owed
@@ -47,10 +52,12 @@ class Feedback {
     GroupRange owned;  // empty where the tensor falls in parts: their owners do not encode sums
     Store store;
     int64_t calls;
+    bool owing;  // there are residuals: a call was coded
   };
 
   void begin(const Partition& partition, bool rotation);
   void widen(Pass& pass);
+  [[nodiscard]] bool owes() const { return pass_ && pass_->owing; }
   [[nodiscard]] Store first_store() const { return store_.value_or(Store::kInt8); }
 
   int64_t capacity_;

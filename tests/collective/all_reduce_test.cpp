@@ -103,6 +103,52 @@ TEST_P(AllReduce, InPlaceAndAnySegmentSizeGiveTheSameBytes) {
   }
 }
 
+// Nothing is owed before the first coded call of a pass: exact calls give the bytes of calls without residuals, zeros of
+// both signs, infinities and NaN included, and leave the pass as they found it.
+TEST_P(AllReduce, ExactCallsBeforeTheFirstCodedOneLeaveNoTrace) {
+  constexpr std::size_t kCount = 64 * 20 + 5;
+  over_comm(kind(), size(), [&](echo_comm_t comm) {
+    for (const echo_dtype_t dtype : {ECHO_FLOAT32, ECHO_BFLOAT16, ECHO_FLOAT16}) {
+      std::vector<float> values = values_of(echo_comm_rank(comm), kCount);
+      values[3] = -0.0F;
+      values[70] = std::numeric_limits<float>::quiet_NaN();
+      values[140] = std::numeric_limits<float>::infinity();
+      echo_feedback_t feedback = nullptr;
+      ASSERT_EQ(echo_feedback_create(comm, kCount, ECHO_STORE_INT8, &feedback), ECHO_SUCCESS);
+      std::vector<std::byte> exact;
+      std::vector<std::byte> coded;
+      for (const bool with_feedback : {false, true}) {
+        Tensor in(values, dtype);
+        Tensor out(kCount, dtype);
+        echo_call_t call ECHO_CALL_INITIALIZER;
+        call.bits = ECHO_BITS_EXACT;
+        ASSERT_EQ(all_reduce(in, out, comm, with_feedback ? feedback : nullptr, call), ECHO_SUCCESS);
+        const std::vector<std::byte> first(out.bytes().begin(), out.bytes().end());
+        float sender = -1.0F;
+        float owner = -1.0F;
+        ASSERT_EQ(echo_feedback_norms(feedback, &sender, &owner), ECHO_SUCCESS);
+        EXPECT_EQ(sender, 0.0F);
+        EXPECT_EQ(owner, 0.0F);
+        call.bits = 4;  // without the exact call before it: in a pass of its own
+        if (!with_feedback) {
+          ASSERT_EQ(echo_feedback_reset(feedback), ECHO_SUCCESS);
+        }
+        ASSERT_EQ(all_reduce(in, out, comm, feedback, call), ECHO_SUCCESS);
+        const std::vector<std::byte> second(out.bytes().begin(), out.bytes().end());
+        ASSERT_EQ(echo_feedback_reset(feedback), ECHO_SUCCESS);
+        if (!with_feedback) {
+          exact = first;
+          coded = second;
+          continue;
+        }
+        EXPECT_EQ(first, exact) << "type " << dtype;
+        EXPECT_EQ(second, coded) << "type " << dtype;
+      }
+      echo_feedback_destroy(feedback);
+    }
+  });
+}
+
 // Exactness: values on the grid of the codes come out exactly, with the codec on.
 TEST_P(AllReduce, IsExactOnTheGrid) {
   constexpr std::size_t kCount = 64 * 50;

@@ -85,6 +85,32 @@ TEST(Feedback, WidensInLongPasses) {
   }
 }
 
+// Exact calls before the first coded one lose nothing and cost nothing.
+TEST(Feedback, AnExactCallHasResidualsOnlyAfterACodedOne) {
+  Feedback feedback(200, 0, 2, Store::kInt8);
+  for (int pass = 0; pass < 2; ++pass) {
+    feedback.join_pass(whole(200, 0, 2), true);
+    EXPECT_EQ(feedback.residuals_of_exact_call().sender.base, nullptr);
+    EXPECT_EQ(feedback.residuals_of_exact_call().owner.base, nullptr);
+    EXPECT_EQ(feedback.sender_norm(), 0.0F);
+    feedback.join_pass(whole(200, 0, 2), true);
+    EXPECT_NE(feedback.residuals().sender.base, nullptr);
+    feedback.join_pass(whole(200, 0, 2), true);
+    EXPECT_NE(feedback.residuals_of_exact_call().sender.base, nullptr);
+    EXPECT_NE(feedback.residuals_of_exact_call().owner.base, nullptr);
+    feedback.reset();
+  }
+}
+
+TEST(Feedback, ALongPassThatBeginsWithExactCallsWidensToo) {
+  Feedback feedback(64, 0, 2, std::nullopt);
+  for (int64_t call = 0; call <= Feedback::kInt8Calls; ++call) {
+    feedback.join_pass(whole(64, 0, 2), true);
+    EXPECT_EQ(feedback.residuals_of_exact_call().sender.base, nullptr);
+  }
+  EXPECT_EQ(feedback.residuals().store, Store::kInt16);
+}
+
 TEST(Feedback, KeepsTheStoreThatWasAskedFor) {
   for (const Store store : {Store::kFp32, Store::kInt8, Store::kInt16}) {
     Feedback feedback(64, 0, 2, store);
