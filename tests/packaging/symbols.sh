@@ -1,6 +1,7 @@
 #!/usr/bin/env bash
 # What the shared library shows and wants.
 #   symbols.sh exported LIBRARY HEADER   exports the functions that the header declares, and nothing else
+#   symbols.sh only LIBRARY NAME         exports NAME and nothing else
 #   symbols.sh imported LIBRARY          wants nothing that ends the process or writes to stdout
 set -euo pipefail
 export LC_ALL=C # nm prints words
@@ -14,6 +15,13 @@ case $1 in
       exit 1
     fi
     printf '%s functions declared and exported\n' "$(wc -l <<<"$declared")"
+    ;;
+  only)
+    exported=$(nm -D --defined-only "$2" | awk '{print $NF}')
+    if [ "$exported" != "$3" ]; then
+      printf 'expected: %s\nexported: %s\n' "$3" "$exported" >&2
+      exit 1
+    fi
     ;;
   imported)
     forbidden='exit|_exit|_Exit|quick_exit|abort|__assert_fail|printf|vprintf|__printf_chk|__vprintf_chk|puts|putchar'
