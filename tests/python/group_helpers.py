@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from typing import Any
+from collections.abc import Iterator
+from typing import Any, Literal
 
 import torch
 import torch.distributed as dist
@@ -18,6 +19,15 @@ def echo_group(size: int, **settings: Any) -> EchoProcessGroup | None:
         return None
     group.configure(EchoConfig(**{"min_bytes": 0, "timeout_s": 10.0, **settings}))
     return group
+
+
+def configure_in_turn(group: EchoProcessGroup) -> Iterator[Literal["on", "none"]]:
+    """Without feedback, with feedback and a flush of few bits, with a good flush."""
+    feedback: Literal["on", "none"]
+    for feedback, flush_bits in (("none", 8), ("on", 4), ("on", 8)):
+        config = {"min_bytes": 0, "timeout_s": 10.0, "hidden_size": 128, "flush_bits": flush_bits}
+        group.configure(EchoConfig(feedback=feedback, **config))
+        yield feedback
 
 
 def values(rank: int, seed: int, *shape: int, dtype: torch.dtype = torch.float32) -> Tensor:

@@ -2,13 +2,8 @@
 
 from __future__ import annotations
 
-import multiprocessing
-import os
-import signal
-import tempfile
 import time
 from datetime import timedelta
-from multiprocessing.connection import Connection
 from typing import Any
 
 import pytest
@@ -16,14 +11,14 @@ import torch
 import torch.distributed as dist
 from torch import Tensor, nn
 
-from pool import TIMEOUT_S, Pool, join, leftovers
+from pool import Pool
 
 pytest.importorskip("echo_comm.torch", reason="echo_comm is not installed: scripts/test installs it")
 import torch.distributed._functional_collectives as functional
 
 import echo_comm.torch as echo
 from echo_comm import EchoAbortedError, EchoArgumentError, EchoError, EchoMismatchError, EchoTimeoutError
-from group_helpers import echo_group, near, plain_sum, same, same_on_all_ranks, values
+from group_helpers import configure_in_turn, echo_group, near, plain_sum, same, same_on_all_ranks, values
 
 WORLDS = (2, 3)
 DTYPES = (torch.float32, torch.bfloat16, torch.float16)
@@ -111,9 +106,7 @@ def _feedback(rank: int) -> list[float]:
         true, _ = scatters(xs)
     scatters(xs)  # learns the number of sites
     running = []
-    for feedback, flush_bits in (("none", 8), ("on", 4), ("on", 8)):
-        config = echo.EchoConfig(min_bytes=0, timeout_s=10.0, hidden_size=128, feedback=feedback, flush_bits=flush_bits)
-        group.configure(config)
+    for feedback in configure_in_turn(group):
         before = attachment.stats()
         parts, wholes = scatters(xs)
         spent = attachment.stats() - before
@@ -312,44 +305,3 @@ def test_ranks_that_part_ways_all_get_an_error_in_time(pool: Pool) -> None:  # D
     pool.run(_divided)
     for transport in ("shm", "inner"):
         pool.run(_aborted, transport)
-
-
-def _work(rank: int, folder: str, answers: Connection) -> None:
-    join(rank, 3, folder)
-    group = echo_group(3, hidden_size=128, timeout_s=60.0)
-    x = values(rank, 1, 66, 128)
-    for call in range(10**6):
-        if rank == 2 and call == 20:
-            answers.send(time.time())
-            os.kill(os.getpid(), signal.SIGKILL)
-        try:
-            work = dist.reduce_scatter_tensor(torch.zeros(22, 128), x, group=group, async_op=True)
-            assert work is not None
-            work.wait()
-        except EchoError as error:
-            answers.send((time.time(), f"{type(error).__name__}: {error}"))
-            os._exit(0)
-
-
-def test_survivors_of_a_started_reduce_scatter_get_an_error_when_a_peer_is_killed() -> None:  # D7
-    before, context = leftovers(), multiprocessing.get_context("spawn")
-    with tempfile.TemporaryDirectory() as folder:
-        ranks = []
-        for rank in range(3):
-            ours, theirs = context.Pipe()
-            process = context.Process(target=_work, args=(rank, folder, theirs), daemon=True)
-            process.start()
-            ranks.append((process, ours))
-        try:
-            assert ranks[2][1].poll(TIMEOUT_S), "the ranks did not start"
-            died = ranks[2][1].recv()
-            for rank in range(2):
-                assert ranks[rank][1].poll(30), f"rank {rank} hangs"
-                noticed, text = ranks[rank][1].recv()
-                assert noticed - died < 5.0, f"rank {rank} after {noticed - died:.2f} s: {text}"
-                assert "reduce_scatter" in text, text
-        finally:
-            for process, _ in ranks:
-                process.kill()
-                process.join()
-    assert leftovers() == before

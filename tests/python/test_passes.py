@@ -14,7 +14,7 @@ from torch.distributed.device_mesh import init_device_mesh
 
 import echo_comm.torch as echo
 from echo_comm.torch.backend import EchoProcessGroup
-from group_helpers import Calls, echo_group, same, same_on_all_ranks, values
+from group_helpers import Calls, configure_in_turn, echo_group, same, same_on_all_ranks, values
 
 TRANSPORTS = ("shm", "inner")
 
@@ -75,9 +75,7 @@ def _flush(rank: int) -> list[float]:
     true = torch.stack(xs).double()
     dist.all_reduce(true, group=group)
     running = []
-    for feedback, flush_bits in (("none", 8), ("on", 4), ("on", 8)):
-        settings = {"feedback": feedback, "flush_bits": flush_bits}
-        group.configure(echo.EchoConfig(min_bytes=0, timeout_s=10.0, hidden_size=128, **settings))  # type: ignore[arg-type]
+    for _ in configure_in_turn(group):
         results = torch.stack(calls(xs)).double()
         running.append(float((results.sum(0) - true.sum(0)).pow(2).mean().sqrt()))
     attachment.remove()
