@@ -5,7 +5,8 @@
     attach(model, mesh.get_group("tp"))
 
 Read on in backend.py (what is coded and what is forwarded), inner.py (who carries the rest), passes.py (where feedback
-begins and ends), route.py (how the bytes travel), work.py (started calls) and ops.py (the codec as operators).
+begins and ends), gradients.py (where gradients are summed), route.py (how the bytes travel), work.py (started calls)
+and ops.py (the codec as operators).
 """
 
 from importlib.util import find_spec
@@ -16,6 +17,7 @@ if find_spec("torch") is None:
 from echo_comm.torch import ops
 from echo_comm.torch.backend import EchoProcessGroup, Options, exact, register, wrap
 from echo_comm.torch.config import EchoConfig
+from echo_comm.torch.gradients import PlacementError, copy_to_ranks, sum_over_ranks
 from echo_comm.torch.passes import Attachment, PostNormError, attach
 from echo_comm.torch.stats import Stats
 
@@ -26,11 +28,14 @@ __all__ = [
     "EchoConfig",
     "EchoProcessGroup",
     "Options",
+    "PlacementError",
     "PostNormError",
     "Stats",
     "attach",
+    "copy_to_ranks",
     "exact",
     "ops",
     "register",
+    "sum_over_ranks",
     "wrap",
 ]

@@ -93,7 +93,8 @@ class EchoProcessGroup(ForwardingGroup):
         self._queue = CallQueue()
         self._coalescing = False
         self._told = False  # the INFO line
-        self.active: Pass | None = None  # the pass that is open, set by attach()'s hooks
+        self._open = threading.local()
+        self.backward: Pass | None = None  # the backward pass under way, set by attach()'s hooks
         self._config, self._hidden_size = config, config.hidden_size
         self.configure(config)
 
@@ -109,11 +110,12 @@ class EchoProcessGroup(ForwardingGroup):
         """Length of the rows that are coded; None: everything is forwarded."""
         return self._hidden_size
 
-    def configure(self, config: EchoConfig, hidden_size: int | None = None) -> None:
+    def configure(self, config: EchoConfig, hidden_size: int | None = None, **more: Any) -> None:
         """Replaces the settings. Collective: the ranks compare them. Those of the route are fixed once it is open.
 
-        hidden_size: learnt, used unless the config has one. Raises EchoMismatchError on every rank, naming both sides,
-        when they differ; EchoTimeoutError when a rank does not come within the group's timeout.
+        hidden_size: learnt, used unless the config has one. more: what else must be equal on all ranks.
+        Raises EchoMismatchError on every rank, naming both sides, when they differ; EchoTimeoutError when a rank does
+        not come within the group's timeout.
         """
         if self._route is not None:
             for name in ("transport", "batch_invariant", "timeout_s", "name", "residuals"):
@@ -124,7 +126,7 @@ class EchoProcessGroup(ForwardingGroup):
             config = replace(config, disable=True)
         hidden_size = config.hidden_size or hidden_size
         if self._size > 1:
-            settings = {**asdict(config), "hidden_size": hidden_size}
+            settings = {**asdict(config), "hidden_size": hidden_size, **more}
             key = f"settings/{self._rounds}"
             self._rounds += 1
             compare(self._store, key, self._rank, self._size, settings, self._timeout, "echo group")
@@ -186,9 +188,22 @@ class EchoProcessGroup(ForwardingGroup):
         if self._route is not None and self._route.uses_inner:
             self._queue.drain()
 
+    @property
+    def active(self) -> Pass | None:
+        """The forward pass that this thread has open, set by attach()'s hooks."""
+        return getattr(self._open, "forward", None)
+
+    @active.setter
+    def active(self, forward: Pass | None) -> None:
+        self._open.forward = forward
+
     def pass_begun(self) -> None:
-        """Counts a pass."""
+        """Counts a forward pass."""
         self._stats.passes += 1
+
+    def backward_pass_begun(self) -> None:
+        """Counts a backward pass."""
+        self._stats.backward_passes += 1
 
     # ---- what may be coded, under all its names -------------------------------------------------
 
@@ -263,10 +278,11 @@ class EchoProcessGroup(ForwardingGroup):
             return "empty"
         if size < config.min_bytes:
             return "min_bytes"
-        if torch._C._current_graph_task_id() != -1:
-            return "backward"
+        current, reason = self._current()
+        if reason:
+            return reason
         if collective == "all_gather":
-            if config.gather == "never" or (config.gather == "pass" and self.active is None):
+            if config.gather == "never" or (config.gather == "pass" and current is None):
                 return "outside_pass"
         elif not (opts.reduceOp == dist.ReduceOp.SUM or opts.reduceOp == dist.ReduceOp.AVG):
             return "op"
@@ -274,9 +290,19 @@ class EchoProcessGroup(ForwardingGroup):
             return "device"
         if whole.dtype not in DTYPES:
             return "dtype"
-        return self._reason_of_form(collective, whole, part)
+        return self._reason_of_form(collective, whole, part, current)
 
-    def _reason_of_form(self, collective: str, whole: Tensor, part: Tensor) -> str:
+    def _current(self) -> tuple[Pass | None, str]:
+        """The pass that a call now belongs to, if any, or why it cannot be coded."""
+        if torch._C._current_graph_task_id() == -1:
+            return self.active, ""
+        if self.active is not None and self.active.runs_again:
+            return self.active, ""
+        if _runs_again():
+            return None, "recompute"
+        return (self.backward, "") if self.backward is not None else (None, "backward")
+
+    def _reason_of_form(self, collective: str, whole: Tensor, part: Tensor, current: Pass | None) -> str:
         hidden = self._hidden_size
         if hidden is None:
             return "no_hidden_size"
@@ -287,7 +313,7 @@ class EchoProcessGroup(ForwardingGroup):
                 return "row_length"
             if part.dtype != whole.dtype or part.device != whole.device or part.numel() * self._size != whole.numel():
                 return "parts"  # the inner group says what is wrong with it
-        if collective != "all_gather" and self.active and not self.active.fits(collective, whole):
+        if collective != "all_gather" and current is not None and not current.fits(collective, whole):
             return "other_shape"
         return ""
 
@@ -297,11 +323,12 @@ class EchoProcessGroup(ForwardingGroup):
         config, whole, row = self._config, asked.whole, asked.whole.shape[-1]
         _refuse_overlap(asked)
         state, flush = None, False
-        if self.active is not None and asked.collective != "all_gather":
-            if not self.active.begun:
+        current, _ = self._current()
+        if current is not None and asked.collective != "all_gather":
+            if not current.begun:
                 self._queue.drain()  # started calls of the pass before use the residuals that are reset now
                 self._stats.resets += config.feedback == "on"
-            state, flush = self.active.next_site(asked.collective, whole, route, with_feedback=config.feedback == "on")
+            state, flush = current.next_site(asked.collective, whole, route, with_feedback=config.feedback == "on")
             self._state = state
         bits = config.flush_bits if flush else config.bits
         algorithm = 0
@@ -320,6 +347,7 @@ class EchoProcessGroup(ForwardingGroup):
         stats.calls += 1
         stats.coded += 1
         stats.collectives[asked.collective] += 1
+        stats.backward += self.backward is not None and self.backward is self._current()[0]
         stats.flushes += flush
         stats.logical_bytes += count * asked.whole.element_size()
         shots = 2 if asked.collective == "all_reduce" else 1
@@ -403,6 +431,20 @@ def _all_reduce_options(op: Any = None, timeout: timedelta | None = None, **name
     if timeout is not None:
         opts.timeout = timeout
     return opts
+
+
+def _runs_again() -> bool:
+    """Whether, in a backward(), activation checkpointing runs a part of the forward again (or create_graph is set).
+
+    The bodies of autograd functions run without gradients, so that these do not tell alone.
+    """
+    if torch.is_grad_enabled():
+        return True
+    node = torch._C._current_autograd_node()
+    if node is not None and "Checkpoint" in node.name():
+        return True
+    hooks = torch._C._autograd._top_saved_tensors_default_hooks(True)
+    return hooks is not None and "recomputation" in getattr(hooks[0], "__qualname__", "")
 
 
 def _refuse_overlap(asked: _Asked) -> None:

@@ -18,7 +18,8 @@ class Stats:
     collectives       coded calls by collective: all_reduce, reduce_scatter, all_gather
     forwarded         calls handed to the inner group untouched, by reason (docs/pytorch.md)
     forwarded_bytes   bytes of their tensors on this rank, by reason
-    passes, flushes   passes begun; last calls of passes, which pay what is owed
+    backward          coded calls that were made in backward passes
+    passes, backward_passes, flushes   passes begun; last calls of passes, which pay what is owed
     resets            how often residuals were set to zero: first calls of passes with feedback
     logical_bytes     bytes of the coded tensors, whole
     reference_bytes   bytes that one rank sends for them in 16 bits: 2 (W-1)/W * n * 2 for a two-shot all-reduce,
@@ -36,7 +37,9 @@ class Stats:
     collectives: Counter[str] = field(default_factory=Counter)
     forwarded: Counter[str] = field(default_factory=Counter)
     forwarded_bytes: Counter[str] = field(default_factory=Counter)
+    backward: int = 0
     passes: int = 0
+    backward_passes: int = 0
     flushes: int = 0
     resets: int = 0
     logical_bytes: int = 0
