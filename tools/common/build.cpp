@@ -1,6 +1,7 @@
 #include "common/build.hpp"
 
 #include <dlfcn.h>
+#include <nlohmann/json.hpp>
 
 #include "echo_comm/echo.h"
 

@@ -1,7 +1,7 @@
 // What this tool was built with and which library it runs with.
 #pragma once
 
-#include <nlohmann/json.hpp>
+#include <nlohmann/json_fwd.hpp>
 #include <string>
 
 namespace echo_comm::tools {

@@ -1,5 +1,6 @@
 #include "common/command_line.hpp"
 
+#include <CLI/CLI.hpp>
 #include <algorithm>
 #include <cstdio>
 #include <iostream>

@@ -1,10 +1,14 @@
 // What both tools share of their command lines: exit codes, one line per error, files to write.
 #pragma once
 
-#include <CLI/CLI.hpp>
+#include <fstream>
 #include <optional>
 #include <stdexcept>
 #include <string>
+
+namespace CLI {
+class App;
+}
 
 namespace echo_comm::tools {
 

@@ -1,6 +1,7 @@
 // echo-info: what this Echo is, what this host offers, and with --doctor whether the two work together.
 //
 // Exit status: 0 ok; 1 a check failed; 2 bad usage.
+#include <CLI/CLI.hpp>
 #include <algorithm>
 #include <cstdio>
 #include <exception>

@@ -2,7 +2,9 @@
 
 #include <algorithm>
 
+#include "common/command_line.hpp"
 #include "common/host.hpp"
+#include "echo_perf/flags.hpp"
 
 namespace echo_comm::tools {
 namespace {

@@ -1,3 +1,4 @@
+#include <nlohmann/json.hpp>
 #include "echo_perf/report.hpp"
 
 namespace echo_comm::tools {

@@ -6,6 +6,7 @@
 #include "common/command_line.hpp"
 #include "common/element.hpp"
 #include "echo_perf/check_options.hpp"
+#include "echo_perf/flags.hpp"
 
 namespace echo_comm::tools {
 namespace {

@@ -1,4 +1,5 @@
 #include "echo_perf/words.hpp"
+#include "echo_perf/flags.hpp"
 
 #include <charconv>
 #include <cstdint>

@@ -9,8 +9,6 @@
 #include <utility>
 #include <vector>
 
-#include "common/command_line.hpp"
-
 namespace echo_comm::tools {
 
 // A word of the command line and what it stands for.
@@ -39,13 +37,6 @@ T meaning(const Words<T>& words, const std::string& word) {
 template <class T>
 const std::string& word_for(const Words<T>& words, const T& value) {
   return std::ranges::find_if(words, [&](const auto& entry) { return entry.second == value; })->first;
-}
-
-template <class T>
-CLI::Option* add_word(CLI::App& app, const std::string& flags, std::string& word, const Words<T>& words,
-                      const std::string& text) {
-  const auto check = [&words](const std::string& given) { return problem_of(words, given); };
-  return app.add_option(flags, word, text)->check(check)->type_name(choices_of(words))->capture_default_str();
 }
 
 // ---- comma lists ----------------------------------------------------------------------------------------------------
@@ -78,22 +69,9 @@ std::vector<T> meanings(const Words<T>& words, const std::string& list) {
   return meanings<T>(list, [&](const std::string& item) { return meaning(words, item); });
 }
 
-// An option of comma-separated words; `list` holds its default.
-template <class T>
-CLI::Option* add_words(CLI::App& app, const std::string& flags, std::string& list, const Words<T>& words,
-                       const std::string& text) {
-  const auto check = [&words](const std::string& given) {
-    return problem_of_list(given, [&](const std::string& item) { return problem_of(words, item); });
-  };
-  return app.add_option(flags, list, text)->check(check)->type_name(choices_of(words))->capture_default_str();
-}
-
 // Digits, then nothing or one of K, M, G.
 std::optional<std::int64_t> number_of(std::string_view text);
 
-// An option of comma-separated whole numbers from `low` to `high`; 4K is 4096.
-CLI::Option* add_numbers(CLI::App& app, const std::string& flags, std::string& list, std::int64_t low,
-                         std::int64_t high, const std::string& text);
 std::vector<std::int64_t> numbers_of(const std::string& list);
 
 }  // namespace echo_comm::tools

@@ -4,6 +4,8 @@
 //
 // Exit status: 0 all results right; 1 an element was wrong, or a call failed; 2 bad usage.
 #include <mpi.h>
+#include <CLI/CLI.hpp>
+#include <nlohmann/json.hpp>
 
 #include <algorithm>
 #include <array>
