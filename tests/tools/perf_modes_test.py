@@ -180,6 +180,7 @@ class Outside(unittest.TestCase):
         self.assertRegex(errors, r"\Aecho-perf: rank 0: [^\n]*\n\Z")
 
 
+@unittest.skipUnless(HAS_GLOO, "built without Gloo")
 class Lab(unittest.TestCase):
     def test_a_small_lab(self) -> None:
         with tempfile.TemporaryDirectory() as folder:
