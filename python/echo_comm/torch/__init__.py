@@ -17,7 +17,7 @@ if find_spec("torch") is None:
 from echo_comm.torch import ops
 from echo_comm.torch.backend import EchoProcessGroup, Options, exact, register, wrap
 from echo_comm.torch.config import EchoConfig
-from echo_comm.torch.gradients import PlacementError, copy_to_ranks, sum_over_ranks
+from echo_comm.torch.gradients import PlacementError, copy_to_ranks, sum_gradients, sum_over_ranks
 from echo_comm.torch.passes import Attachment, PostNormError, attach
 from echo_comm.torch.stats import Stats
 
@@ -36,6 +36,7 @@ __all__ = [
     "exact",
     "ops",
     "register",
+    "sum_gradients",
     "sum_over_ranks",
     "wrap",
 ]

@@ -10,7 +10,8 @@ its own parameters are summed exactly.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
+from functools import partial
 from typing import Any
 
 import torch
@@ -81,6 +82,19 @@ def sum_over_ranks(x: Tensor, group: dist.ProcessGroup) -> Tensor:
     return _SumOverRanks.apply(x, group)  # type: ignore[no-any-return]
 
 
+def sum_gradients(parameters: Iterable[nn.Parameter], group: dist.ProcessGroup) -> list[RemovableHandle]:
+    """Sums the gradients of replicated parameters over `group`, exactly, in each backward.
+
+    For weights that every rank holds and applies to its own part of the activations, as the norms of queries and keys
+    (Qwen3): each rank finds a part of their gradient. Returns handles whose remove() undoes it.
+    """
+    return [
+        parameter.register_hook(partial(_sum_exactly, group=group))
+        for parameter in parameters
+        if parameter.requires_grad
+    ]
+
+
 class _Replicated(torch.autograd.Function):  # type: ignore[misc]
     """A local tensor as a replicated DTensor, as DTensor.from_local, but its gradient is not summed over the ranks."""
 
@@ -140,9 +154,7 @@ class Columns:
         if norm is not None:
             yield norm.register_forward_pre_hook(self._before_norm)
             yield norm.register_forward_hook(self._after_norm)
-            for parameter in norm.parameters():
-                if parameter.requires_grad:
-                    yield parameter.register_hook(lambda grad: _sum_exactly(grad, self._group))
+            yield from sum_gradients(norm.parameters(), self._group)
         for layer in self.layers.values():
             yield layer.register_forward_pre_hook(self._before_layer, prepend=True)
         yield self.parent.register_forward_hook(self._done, always_call=True)
