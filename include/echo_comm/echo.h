@@ -215,6 +215,16 @@ ECHO_API size_t echo_feedback_bytes(echo_feedback_t feedback);
 /** What the pass owes right now on this rank: largest magnitude in the sender and in the owner residual. */
 ECHO_API echo_result_t echo_feedback_norms(echo_feedback_t feedback, float* sender_max, float* owner_max);
 
+/** Copies the pass (residuals, shape, number of calls) to memory, for a checkpoint. Between calls.
+ * state   NULL: only *bytes is set
+ * bytes   in: room in `state`; out: bytes of the state. Too little room is ECHO_ERROR_ARGUMENT, and *bytes is set */
+ECHO_API echo_result_t echo_feedback_save(echo_feedback_t feedback, void* state, size_t* bytes);
+
+/** Goes on with a pass that echo_feedback_save() saved on the same rank of a communicator of the same size, in a feedback
+ * of the same store and at least that capacity. A state that does not fit or is damaged is ECHO_ERROR_ARGUMENT, and
+ * nothing is changed. Every rank loads what it saved at the same point. */
+ECHO_API echo_result_t echo_feedback_load(echo_feedback_t feedback, const void* state, size_t bytes);
+
 /** Frees it. NULL is allowed. */
 ECHO_API void echo_feedback_destroy(echo_feedback_t feedback);
 

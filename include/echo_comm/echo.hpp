@@ -352,6 +352,16 @@ class Feedback {
     return norms;
   }
 
+  /** The pass as bytes, for a checkpoint, and back: see echo_feedback_save() and echo_feedback_load(). */
+  [[nodiscard]] std::vector<std::byte> save() const {
+    std::size_t bytes = 0;
+    check(echo_feedback_save(get(), nullptr, &bytes));
+    std::vector<std::byte> state(bytes);
+    check(echo_feedback_save(get(), state.data(), &bytes));
+    return state;
+  }
+  void load(std::span<const std::byte> state) { check(echo_feedback_load(get(), state.data(), state.size())); }
+
   /** The C handle; it stays owned by this object. */
   [[nodiscard]] echo_feedback_t get() const noexcept { return feedback_.get(); }
 

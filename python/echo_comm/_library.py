@@ -181,6 +181,8 @@ _SIGNATURES: dict[str, tuple[object, list[object]]] = {
     "echo_feedback_reset": (c_int, [c_void_p]),
     "echo_feedback_bytes": (c_size_t, [c_void_p]),
     "echo_feedback_norms": (c_int, [c_void_p, POINTER(c_float), POINTER(c_float)]),
+    "echo_feedback_save": (c_int, [c_void_p, c_void_p, POINTER(c_size_t)]),
+    "echo_feedback_load": (c_int, [c_void_p, c_char_p, c_size_t]),
     "echo_feedback_destroy": (None, [c_void_p]),
     "echo_select": (c_int, [c_size_t, c_size_t, c_int, c_int, c_int, POINTER(c_int)]),
     "echo_comm_rank": (c_int, [c_void_p]),

@@ -9,9 +9,10 @@ A communicator may be used by any thread, by one at a time: calls wait for each 
 
 from __future__ import annotations
 
+import builtins
 import threading
 from collections.abc import Callable, Sequence
-from ctypes import Array, byref, c_float, c_int, c_size_t, c_void_p
+from ctypes import Array, byref, c_float, c_int, c_size_t, c_void_p, create_string_buffer
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Literal, TypedDict, get_args
 
@@ -104,6 +105,18 @@ class Feedback:
         sender, owner = c_float(), c_float()
         check(library().echo_feedback_norms(self.handle, byref(sender), byref(owner)))
         return sender.value, owner.value
+
+    def save(self) -> builtins.bytes:
+        """The pass as bytes, for a checkpoint. Between calls; see echo_feedback_save."""
+        size = c_size_t()
+        check(library().echo_feedback_save(self.handle, None, byref(size)))
+        state = create_string_buffer(size.value)
+        check(library().echo_feedback_save(self.handle, state, byref(size)))
+        return state.raw
+
+    def load(self, state: builtins.bytes) -> None:
+        """Goes on with a pass that save() of the same rank gave; see echo_feedback_load."""
+        check(library().echo_feedback_load(self.handle, state, len(state)))
 
     @property
     def bytes(self) -> int:

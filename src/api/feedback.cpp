@@ -1,3 +1,7 @@
+#include <cstring>
+#include <utility>
+#include <vector>
+
 #include "api/handles.hpp"
 
 namespace echo_comm::core {
@@ -51,6 +55,27 @@ echo_result_t echo_feedback_norms(echo_feedback_t feedback, float* sender_max, f
     Feedback& state = idle(feedback);
     *sender_max = state.sender_norm();
     *owner_max = state.owner_norm();
+  });
+}
+
+echo_result_t echo_feedback_save(echo_feedback_t feedback, void* state, size_t* bytes) {
+  using namespace echo_comm::core;
+  return guarded([&] {
+    require(bytes != nullptr, ErrorCode::kArgument, "bytes is NULL");
+    const std::vector<std::byte> saved = idle(feedback).save();
+    const std::size_t room = std::exchange(*bytes, saved.size());
+    if (state == nullptr) return;
+    require(room >= saved.size(), ErrorCode::kArgument, "feedback: its state has ", saved.size(),
+            " bytes, there is room for ", room);
+    std::memcpy(state, saved.data(), saved.size());
+  });
+}
+
+echo_result_t echo_feedback_load(echo_feedback_t feedback, const void* state, size_t bytes) {
+  using namespace echo_comm::core;
+  return guarded([&] {
+    require(state != nullptr || bytes == 0, ErrorCode::kArgument, "state is NULL");
+    idle(feedback).load({static_cast<const std::byte*>(state), bytes});
   });
 }
 

@@ -10,6 +10,7 @@
 
 #include <cstdint>
 #include <optional>
+#include <span>
 #include <vector>
 
 #include "codec/residual.hpp"
@@ -40,6 +41,11 @@ class Feedback {
   // What an exact call needs: nothing before the first coded call of the pass. Nothing is owed then, and sending values of
   // a type in that type loses nothing, so residuals would stay zero.
   [[nodiscard]] Residuals residuals_of_exact_call() { return owes() ? residuals() : Residuals{}; }
+
+  // The pass as bytes, and back: between calls. load() checks what it is given, which may come from anywhere, and changes
+  // nothing when it throws (kArgument).
+  [[nodiscard]] std::vector<std::byte> save() const;
+  void load(std::span<const std::byte> state);
 
   [[nodiscard]] std::size_t bytes() const;
   [[nodiscard]] float sender_norm();  // largest magnitude owed

@@ -33,6 +33,8 @@ TEST(Interface, HandlesNull) {
   echo_comm_destroy(nullptr);
   echo_feedback_destroy(nullptr);
   EXPECT_EQ(echo_feedback_reset(nullptr), ECHO_ERROR_ARGUMENT);
+  EXPECT_EQ(echo_feedback_save(nullptr, nullptr, nullptr), ECHO_ERROR_ARGUMENT);
+  EXPECT_EQ(echo_feedback_load(nullptr, nullptr, 0), ECHO_ERROR_ARGUMENT);
   EXPECT_EQ(echo_comm_abort(nullptr, "x"), ECHO_ERROR_ARGUMENT);
   EXPECT_EQ(echo_comm_create(nullptr, nullptr, nullptr), ECHO_ERROR_ARGUMENT);
   EXPECT_EQ(echo_comm_stats(nullptr, nullptr), ECHO_ERROR_ARGUMENT);

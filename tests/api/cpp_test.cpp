@@ -3,6 +3,7 @@
 #include <gtest/gtest.h>
 
 #include <array>
+#include <cmath>
 #include <echo_comm/echo.hpp>
 #include <functional>
 #include <string>
@@ -116,6 +117,35 @@ TEST(Cpp, TheErrorOfAStartedCallComesFromWait) {
       EXPECT_EQ(error.code(), ECHO_ERROR_MISMATCH);
       EXPECT_THAT(error.what(), AllOf(HasSubstr("q4"), HasSubstr("q5")));
     }
+  });
+}
+
+// G1: a pass that was saved and loaded goes on with the same bits; what does not fit is refused.
+TEST(Cpp, ASavedPassGoesOnWithTheSameBits) {
+  on_ranks(3, [](Communicator& comm) {
+    const auto input = [&](int call) {
+      std::vector<float> values(500);
+      for (std::size_t i = 0; i < values.size(); ++i) {
+        values[i] = std::sin(static_cast<float>(static_cast<int>(i) * (call + 2) + comm.rank()));
+      }
+      return values;
+    };
+    Feedback feedback(comm, 500);
+    const auto sum = [&](const Feedback& state, int call) {
+      std::vector<float> values = input(call);
+      comm.all_reduce(values, {.feedback = &state});
+      return values;
+    };
+    for (int call = 0; call < 3; ++call) sum(feedback, call);
+    const std::vector<std::byte> state = feedback.save();
+    Feedback other(comm, 500);
+    other.load(state);
+    for (int call = 3; call < 6; ++call) EXPECT_EQ(sum(feedback, call), sum(other, call));
+    EXPECT_THAT(error_of([&] { Feedback(comm, 499).load(state); }), HasSubstr("499"));
+    EXPECT_THAT(error_of([&] { other.load({}); }), HasSubstr("ends too early"));
+    std::size_t bytes = 3;
+    EXPECT_EQ(echo_feedback_save(feedback.get(), &bytes, &bytes), ECHO_ERROR_ARGUMENT);
+    EXPECT_EQ(bytes, state.size());
   });
 }
 

@@ -4,6 +4,9 @@
 #include <gtest/gtest.h>
 
 #include <array>
+#include <cstring>
+#include <limits>
+#include <optional>
 #include <vector>
 
 #include "base/error.hpp"
@@ -109,6 +112,99 @@ TEST(Feedback, ALongPassThatBeginsWithExactCallsWidensToo) {
     EXPECT_EQ(feedback.residuals_of_exact_call().sender.base, nullptr);
   }
   EXPECT_EQ(feedback.residuals().store, Store::kInt16);
+}
+
+std::string load_refusal(Feedback& feedback, const std::vector<std::byte>& state) {
+  try {
+    feedback.load(state);
+  } catch (const Error& error) {
+    EXPECT_EQ(error.code(), ErrorCode::kArgument);
+    return error.text();
+  }
+  return "accepted";
+}
+
+// G1: saved in the middle of a pass and loaded elsewhere, it goes on with the same bits.
+TEST(Feedback, GoesOnFromASavedPass) {
+  for (const std::optional<Store> store :
+       {std::optional<Store>(), std::optional(Store::kFp32), std::optional(Store::kInt16)}) {
+    Feedback feedback(200, 1, 2, store);
+    feedback.join_pass(whole(200, 0, 2), true);
+    const Residuals residuals = feedback.residuals();
+    std::array<float, kGroup> e;
+    for (int i = 0; i < kGroup; ++i) e[static_cast<std::size_t>(i)] = static_cast<float>(i - 30) * 0.37F;
+    store_residual(e, residuals.sender_of(2));
+    store_residual(e, residuals.owner_of(3));
+    const std::vector<std::byte> state = feedback.save();
+
+    Feedback other(500, 1, 2, store);
+    other.join_pass(whole(500, 0, 2), false);
+    static_cast<void>(other.residuals());
+    other.load(state);
+    EXPECT_EQ(other.save(), state);
+    EXPECT_EQ(other.sender_norm(), feedback.sender_norm());
+    EXPECT_EQ(other.owner_norm(), feedback.owner_norm());
+    EXPECT_GT(other.owner_norm(), 0.0F);
+    EXPECT_THAT(refusal(other, whole(500, 0, 2), true), HasSubstr("began with 200 elements"));
+    EXPECT_EQ(refusal(other, whole(200, 0, 2), true), "accepted");
+    feedback.reset();
+    other.load(feedback.save());
+    EXPECT_EQ(refusal(other, whole(64, 0, 2), true), "accepted");  // no pass is under way
+  }
+}
+
+TEST(Feedback, GoesOnFromASavedPassInPartsAndCountsItsCalls) {
+  const std::vector<int64_t> counts = {100, 130};
+  Feedback feedback(230, 0, 2, std::nullopt);
+  for (int64_t call = 0; call < Feedback::kInt8Calls; ++call) feedback.join_pass(Partition::parts(counts, 0), true);
+  static_cast<void>(feedback.residuals());
+  Feedback other(230, 0, 2, std::nullopt);
+  other.load(feedback.save());
+  EXPECT_EQ(other.residuals().store, Store::kInt8);
+  EXPECT_EQ(refusal(other, Partition::parts(counts, 0), true), "accepted");
+  EXPECT_EQ(other.residuals().store, Store::kInt16);
+  Feedback third(230, 0, 2, std::nullopt);
+  third.load(other.save());
+  EXPECT_EQ(third.residuals().store, Store::kInt16);
+}
+
+TEST(Feedback, RefusesSavedStatesThatDoNotFitAndStaysAsItWas) {
+  Feedback feedback(200, 1, 2, Store::kFp32);
+  feedback.join_pass(whole(200, 0, 2), true);
+  sender_value(feedback, 5) = 3.0F;
+  const std::vector<std::byte> state = feedback.save();
+  Feedback other_rank(200, 0, 2, Store::kFp32);
+  EXPECT_THAT(load_refusal(other_rank, state), HasSubstr("saved by rank 1 of 2, this is rank 0 of 2"));
+  Feedback other_size(200, 1, 3, Store::kFp32);
+  EXPECT_THAT(load_refusal(other_size, state), HasSubstr("saved by rank 1 of 2, this is rank 1 of 3"));
+  Feedback small(199, 1, 2, Store::kFp32);
+  EXPECT_THAT(load_refusal(small, state), HasSubstr("created for 199 elements, the saved state has 200"));
+  Feedback other_store(200, 1, 2, Store::kInt8);
+  EXPECT_THAT(load_refusal(other_store, state), HasSubstr("residuals of 4 bytes a value, this feedback keeps 1"));
+  EXPECT_THAT(load_refusal(feedback, {}), HasSubstr("ends too early"));
+
+  // Every length, and every byte of the header turned: an error or a state that can be used, never anything else.
+  for (std::size_t length = 0; length < state.size(); ++length) {
+    EXPECT_NE(load_refusal(feedback, {state.begin(), state.begin() + static_cast<std::ptrdiff_t>(length)}), "accepted");
+  }
+  std::vector<std::byte> longer = state;
+  longer.push_back(std::byte{0});
+  EXPECT_THAT(load_refusal(feedback, longer), HasSubstr("too many"));
+  for (std::size_t at = 0; at < 64; ++at) {
+    for (int bit = 0; bit < 8; ++bit) {
+      std::vector<std::byte> damaged = state;
+      damaged[at] ^= std::byte{1} << bit;
+      Feedback target(200, 1, 2, Store::kFp32);
+      if (load_refusal(target, damaged) == "accepted") {
+        EXPECT_GE(target.sender_norm(), 0.0F);
+      }
+    }
+  }
+  std::vector<std::byte> not_finite = state;
+  const float nan = std::numeric_limits<float>::quiet_NaN();
+  std::memcpy(&not_finite[64 + 5 * sizeof nan], &nan, sizeof nan);
+  EXPECT_THAT(load_refusal(feedback, not_finite), HasSubstr("not finite"));
+  EXPECT_EQ(feedback.save(), state);
 }
 
 TEST(Feedback, KeepsTheStoreThatWasAskedFor) {
