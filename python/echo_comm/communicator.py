@@ -116,6 +116,8 @@ class Feedback:
 
     def load(self, state: builtins.bytes) -> None:
         """Goes on with a pass that save() of the same rank gave; see echo_feedback_load."""
+        if not isinstance(state, builtins.bytes):
+            raise EchoArgumentError(f"Feedback.load: expected the bytes of save(), got {type(state).__name__}")
         check(library().echo_feedback_load(self.handle, state, len(state)))
 
     @property

@@ -5,8 +5,8 @@
     attach(model, mesh.get_group("tp"))
 
 Read on in backend.py (what is coded and what is forwarded), inner.py (who carries the rest), passes.py (where feedback
-begins and ends), gradients.py (where gradients are summed), route.py (how the bytes travel), work.py (started calls)
-and ops.py (the codec as operators).
+begins and ends), gradients.py (where gradients are summed), ddp.py (data parallelism), route.py (how the bytes travel),
+work.py (started calls) and ops.py (the codec as operators).
 """
 
 from importlib.util import find_spec
@@ -17,6 +17,7 @@ if find_spec("torch") is None:
 from echo_comm.torch import ops
 from echo_comm.torch.backend import EchoProcessGroup, Options, exact, register, wrap
 from echo_comm.torch.config import EchoConfig
+from echo_comm.torch.ddp import DDPState, ddp_hook
 from echo_comm.torch.gradients import PlacementError, copy_to_ranks, sum_gradients, sum_over_ranks
 from echo_comm.torch.passes import Attachment, PostNormError, attach
 from echo_comm.torch.stats import Stats
@@ -25,6 +26,7 @@ register()
 
 __all__ = [
     "Attachment",
+    "DDPState",
     "EchoConfig",
     "EchoProcessGroup",
     "Options",
@@ -33,6 +35,7 @@ __all__ = [
     "Stats",
     "attach",
     "copy_to_ranks",
+    "ddp_hook",
     "exact",
     "ops",
     "register",

@@ -342,6 +342,31 @@ class EchoProcessGroup(ForwardingGroup):
         self._count(asked, flush, state)
         return work
 
+    def reason_to_forward_bucket(self, x: Tensor) -> str:
+        """Why a bucket of gradients cannot be coded; "" if it can."""
+        if self._size == 1:
+            return "one_rank"
+        if self._config.disable:
+            return "disabled"
+        if getattr(_exact, "depth", 0):
+            return "exact"
+        if x.device.type != "cpu":
+            return "device"
+        return "" if x.dtype in DTYPES and x.numel() > 0 else "dtype"
+
+    def coded_average(self, x: Tensor, state: State | None, bits: int) -> dist.Work:
+        """Starts the average of x, contiguous, over all ranks. state: residuals that belong to this tensor alone."""
+        route = self.open()
+        assert route is not None
+        self._refuse_ended()
+        config, count = self._config, x.numel()
+        algorithm = algorithm_for(count, count, bits, self._size, config.batch_invariant)
+        call = Call(count, bits, False, config.rotation, algorithm, True)
+        asked = _Asked("all_reduce", x, x, None)
+        work = self._queue.run("all_reduce", [x], _call_of(asked, route, call, state), True)
+        self._count(asked, False, state)
+        return work
+
     def _count(self, asked: _Asked, flush: bool, state: State | None) -> None:
         stats, count = self._stats, asked.whole.numel()
         stats.calls += 1

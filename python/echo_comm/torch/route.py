@@ -89,6 +89,12 @@ class State(Protocol):
     def norms(self) -> tuple[float, float]:
         """What the pass owes on this rank: largest magnitude in the sender and in the owner residual."""
 
+    def save(self) -> Any:
+        """The pass, for a checkpoint: tensors and plain values."""
+
+    def load(self, saved: Any) -> None:
+        """Goes on with what save() of the same rank, route and shape gave."""
+
 
 class Route(Protocol):
     """Sums and gathers contiguous CPU tensors. One call at a time."""
@@ -215,6 +221,36 @@ class _InnerState:
 
     def norms(self) -> tuple[float, float]:
         return ops.largest(self.residuals.sender), ops.largest(self.residuals.owner)
+
+    def save(self) -> dict[str, Any]:
+        shape = (self.count, self.row_length, self.size, self.rank)
+        return {
+            "shape": shape,
+            "calls": self.calls,
+            "sender": self.residuals.sender.clone(),
+            "owner": self.residuals.owner.clone(),
+        }
+
+    def load(self, saved: Any) -> None:
+        shape = (self.count, self.row_length, self.size, self.rank)
+        if not isinstance(saved, dict):
+            raise EchoArgumentError("residuals: they were saved on the route shm, this group uses the route inner")
+        if tuple(saved["shape"]) != shape:
+            raise EchoArgumentError(
+                f"residuals: saved with (count, row, size, rank) {saved['shape']}, expected {shape}"
+            )
+        widened = (
+            self.residuals.widened() if self.store == "auto" and saved["calls"] > self.INT8_CALLS else self.residuals
+        )
+        for name in ("sender", "owner"):
+            kept, own = saved[name], getattr(widened, name)
+            if (kept.dtype, kept.shape) != (own.dtype, own.shape):
+                raise EchoArgumentError(
+                    f"residuals: the saved {name} residual is {kept.dtype} {tuple(kept.shape)}, expected {own.dtype} "
+                    f"{tuple(own.shape)}"
+                )
+        self.residuals = ops.Residuals(saved["sender"].clone(), saved["owner"].clone(), widened.owner_begin)
+        self.calls = saved["calls"]
 
     def next_call(self) -> ops.Residuals:
         if self.store == "auto" and self.calls == self.INT8_CALLS:
