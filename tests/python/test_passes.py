@@ -222,6 +222,29 @@ def test_a_llama_split_by_torch_is_coded_exactly_where_it_sums(pool: Pool) -> No
     pool.run(_llama)
 
 
+def _embedding(rank: int) -> None:
+    from torch.distributed.tensor import Replicate
+    from torch.distributed.tensor.parallel import RowwiseParallel, parallelize_module
+
+    mesh = init_device_mesh("cpu", (3,), mesh_dim_names=("words",), backend_override={"words": "echo"})
+    torch.manual_seed(0)
+    model = nn.Sequential(nn.Embedding(96, 128), nn.Linear(128, 128))
+    true = model[0](torch.arange(96))
+    parallelize_module(model, mesh, {"0": RowwiseParallel(input_layouts=Replicate())}, src_data_rank=None)
+    attachment = echo.attach(model, mesh.get_group(), echo.EchoConfig(min_bytes=0, timeout_s=10.0, hidden_size=128))
+    assert attachment.sites == 0
+    assert same(model[0](torch.arange(96)), true)
+    model(torch.arange(96))
+    stats = attachment.stats()
+    assert (stats.coded, stats.forwarded) == (0, {"embedding": 2}), stats
+    with pytest.raises(ValueError, match=r"cut over groups of \[\]"):
+        echo.attach(nn.Linear(2, 2))
+
+
+def test_a_vocabulary_cut_over_the_ranks_is_summed_exactly(pool: Pool) -> None:
+    pool.run(_embedding)
+
+
 def test_settings_are_checked_and_read_from_the_environment() -> None:
     config = echo.EchoConfig.from_env({"ECHO_BITS": "5", "ECHO_MIN_BYTES": "7", "ECHO_FEEDBACK": "none"})
     assert config == echo.EchoConfig(bits=5, min_bytes=7, feedback="none")

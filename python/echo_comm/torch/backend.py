@@ -197,6 +197,10 @@ class EchoProcessGroup(ForwardingGroup):
     def active(self, forward: Pass | None) -> None:
         self._open.forward = forward
 
+    def enter_embedding(self, change: int) -> None:
+        """This thread enters (1) or leaves (-1) an embedding, whose sums are forwarded."""
+        self._open.embeddings = getattr(self._open, "embeddings", 0) + change
+
     def pass_begun(self) -> None:
         """Counts a forward pass."""
         self._stats.passes += 1
@@ -278,6 +282,8 @@ class EchoProcessGroup(ForwardingGroup):
             return "empty"
         if size < config.min_bytes:
             return "min_bytes"
+        if getattr(self._open, "embeddings", 0):
+            return "embedding"
         current, reason = self._current()
         if reason:
             return reason

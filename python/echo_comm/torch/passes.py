@@ -85,12 +85,32 @@ def _echo_group(group: dist.ProcessGroup) -> EchoProcessGroup:
     return group
 
 
+def _group_of(model: nn.Module) -> EchoProcessGroup:
+    """The echo group over which the weights of `model` are cut along dimension 1."""
+    groups = {}
+    for module in model.modules():
+        weight = getattr(module, "weight", None)
+        if isinstance(weight, DTensor) and weight.dim() == 2:
+            for dim, placement in enumerate(weight.placements):
+                if placement.is_shard(1):
+                    group = weight.device_mesh.get_group(dim)
+                    groups[id(group)] = group
+    echo_groups = [group for group in groups.values() if isinstance(group, EchoProcessGroup)]
+    if len(echo_groups) != 1:
+        backends = sorted(dist.get_backend(group) for group in groups.values())
+        raise ValueError(
+            f"attach: the row-parallel weights of {type(model).__name__} are cut over groups of {backends}; expected "
+            "is exactly one of 'echo': make the mesh or the default group with it, or give the group"
+        )
+    return echo_groups[0]
+
+
 def row_parallel_modules(model: nn.Module, group: dist.ProcessGroup) -> list[nn.Module]:
     """Modules whose weight is cut along dimension 1 over `group`: their outputs are summed over the ranks."""
     found = []
     for module in model.modules():
         weight = getattr(module, "weight", None)
-        if not isinstance(weight, DTensor) or weight.dim() != 2:
+        if not isinstance(weight, DTensor) or weight.dim() != 2 or isinstance(module, nn.Embedding):
             continue
         mesh = weight.device_mesh
         if any(p.is_shard(1) and mesh.get_group(dim) is group for dim, p in enumerate(weight.placements)):
@@ -165,6 +185,14 @@ class _BackwardPasses:
         self.calls.end()
         if self._group.backward is self.calls:
             self._group.backward = None
+
+
+def _keep_embeddings_exact(model: nn.Module, group: EchoProcessGroup) -> Iterator[RemovableHandle]:
+    """Where a vocabulary is cut over the ranks, one of them has the whole row: the sum is exact, and stays so."""
+    for module in model.modules():
+        if isinstance(module, nn.Embedding) and isinstance(module.weight, DTensor):
+            yield module.register_forward_pre_hook(lambda _module, _args: group.enter_embedding(1), prepend=True)
+            yield module.register_forward_hook(lambda _module, _args, _out: group.enter_embedding(-1), always_call=True)
 
 
 class Attachment:
@@ -249,6 +277,11 @@ class Attachment:
             self._group.active = self._outer.pop()
 
     @property
+    def group(self) -> EchoProcessGroup:
+        """The group whose calls are coded."""
+        return self._group
+
+    @property
     def sites(self) -> int:
         """Coded calls of a forward pass; 0: not known yet."""
         return self._pass.sites
@@ -278,7 +311,7 @@ class Attachment:
 
 def attach(
     model: nn.Module,
-    group: dist.ProcessGroup,
+    group: dist.ProcessGroup | None = None,
     config: EchoConfig | None = None,
     *,
     force: bool = False,
@@ -292,6 +325,7 @@ def attach(
     Registers hooks only; the model's code and parameters are untouched. Call it on all ranks alike, after the model was
     split, on the module whose forward is called.
 
+    group         None: the echo group over which the row-parallel weights of the model are cut
     backward      "exact": sums of gradients are forwarded. "post_norm": coded where the model makes them. "pre_norm":
                   moved in front of the norms before column-parallel layers and coded there, where feedback cancels
                   their errors; the norms' own gradients then cost an exact small sum each
@@ -305,7 +339,7 @@ def attach(
     before they join the residual stream, unless feedback is "none" or `force` is set; PlacementError where gradients
     cannot be merged or moved.
     """
-    echo_group = _echo_group(group)
+    echo_group = _echo_group(group) if group is not None else _group_of(model)
     config = config or echo_group.config
     if backward not in get_args(Backward):
         raise ValueError(f"attach: backward is {backward!r}, expected one of {', '.join(get_args(Backward))}")
@@ -319,15 +353,16 @@ def attach(
                     'stream, where feedback does not cancel errors; use EchoConfig(feedback="none"), or force=True '
                     "if you measured that it helps"
                 )
-    rows = row_parallel_modules(model, group)
+    rows = row_parallel_modules(model, echo_group)
     widths = {int(module.weight.shape[0]) for module in rows}  # type: ignore[union-attr, arg-type]
     hidden = widths.pop() if len(widths) == 1 else getattr(getattr(model, "config", None), "hidden_size", None)
     columns = []
     if merge or backward == "pre_norm":
-        columns = columns_of(model, group, config.hidden_size or hidden, norms if backward == "pre_norm" else None)
+        columns = columns_of(model, echo_group, config.hidden_size or hidden, norms if backward == "pre_norm" else None)
     echo_group.configure(config, hidden, backward=backward, merge=bool(columns))
 
     attachment = Attachment(model, echo_group, len(rows))
+    attachment.add(_keep_embeddings_exact(model, echo_group))
     attachment.add(handle for one, norm in columns for handle in one.install(norm))
     if backward != "exact":
         attachment.code_backward()
