@@ -4,9 +4,10 @@
     scripts/env python tools/training_proof.py --out FOLDER --report [--figure FILE.svg]
 
 A Qwen3-type model of 12 layers (192 wide, 5 million weights, bytes as tokens) learns Python's own documentation,
-split over --tp processes by torch's parallelize_module, AdamW, fp32. Runs, each from the same weights and text:
+split over --tp processes by torch's parallelize_module, AdamW, fp32. Runs over the same text:
 
     exact       all sums forwarded
+    moved       the same from weights that differ by a thousandth: how far exact runs come apart by themselves
     none        all sums coded with 4 bits, without feedback
     post_norm   with feedback, both ways; sums of gradients where the model makes them
     pre_norm    with feedback, both ways; sums of gradients in front of the norms
@@ -39,6 +40,7 @@ from echo_comm.run import evaluate, model
 
 RUNS = {
     "exact": ("exact", "on"),
+    "moved": ("exact", "on"),
     "none": ("post_norm", "none"),
     "post_norm": ("post_norm", "on"),
     "pre_norm": ("pre_norm", "on"),
@@ -90,12 +92,16 @@ def _gradient_errors(network: Any, ids: Tensor, coded: dict[str, Tensor]) -> dic
 def _train(rank: int, name: str, steps: int, mesh: Any) -> dict[str, Any]:
     backward, feedback = RUNS[name]
     network = _network()
+    if name == "moved":
+        with torch.no_grad():
+            for parameter in network.parameters():
+                parameter.mul_(1 + 1e-3 * torch.randn(parameter.shape))
     decoder = model.split(network, mesh)
     group = mesh.get_group("tp")
     for layer in decoder.layers:  # type: ignore[union-attr]
         heads = (layer.self_attn.q_norm, layer.self_attn.k_norm)  # type: ignore[union-attr]
         echo.sum_gradients([norm.weight for norm in heads], group)  # type: ignore[union-attr, misc]
-    config = echo.EchoConfig(min_bytes=0, feedback=feedback, disable=name == "exact")
+    config = echo.EchoConfig(min_bytes=0, feedback=feedback, disable=backward == "exact")
     attachment = echo.attach(decoder, group, config, backward=backward)  # type: ignore[arg-type]
     before = attachment.stats()
     optimizer = torch.optim.AdamW(network.parameters(), lr=RATE, betas=(0.9, 0.95), weight_decay=0.1, foreach=False)
@@ -106,7 +112,7 @@ def _train(rank: int, name: str, steps: int, mesh: Any) -> dict[str, Any]:
         optimizer.zero_grad(set_to_none=True)
         loss = network(ids, labels=ids).loss
         loss.backward()
-        if name != "exact" and step in (1, 100, 300, steps):
+        if backward != "exact" and step in (1, 100, 300, steps):
             kept = {n: p.grad for n, p in network.named_parameters()}
             coded = {
                 n: (g.to_local() if isinstance(g, DTensor) else g).clone() for n, g in kept.items() if g is not None
@@ -179,7 +185,7 @@ def _draw(losses: dict[str, list[float]], file: str) -> None:
     import matplotlib.pyplot as plt
 
     figure, (whole, end) = plt.subplots(1, 2, figsize=(9, 3.4), layout="constrained")
-    styles = {"exact": "-", "none": ":", "post_norm": "--", "pre_norm": "-."}
+    styles = {"exact": "-", "moved": "-", "none": ":", "post_norm": "--", "pre_norm": "-."}
     for name, values in losses.items():
         smooth = [sum(values[max(0, at - 9) : at + 1]) / min(10, at + 1) for at in range(len(values))]
         for axes, begin in ((whole, 0), (end, len(values) // 2)):
