@@ -43,6 +43,34 @@ def start(default_group: bool = False) -> tuple[argparse.Namespace, DeviceMesh]:
     return options, mesh
 
 
+def small_qwen3(ranks: int) -> Any:
+    """Settings of a Qwen3-type model whose heads and width can be cut over the ranks."""
+    from transformers import Qwen3Config
+
+    return Qwen3Config(
+        hidden_size=192,
+        intermediate_size=192 * ranks,
+        num_hidden_layers=3,
+        num_attention_heads=2 * ranks,
+        num_key_value_heads=ranks,
+        head_dim=32,
+        vocab_size=256,
+    )
+
+
+def language_step(model: Any) -> Callable[[], tuple[Tensor, list[Tensor]]]:
+    """A training step of a language model on one text: its logits and gradients."""
+    ids = torch.arange(64).reshape(1, 64) * 7 % 256
+
+    def step() -> tuple[Tensor, list[Tensor]]:
+        model.zero_grad()
+        output = model(ids, labels=ids)
+        output.loss.backward()
+        return output.logits, [parameter.grad for parameter in model.parameters()]
+
+    return step
+
+
 def _local(x: Tensor) -> Tensor:
     return (x.to_local() if isinstance(x, DTensor) else x).detach().clone()
 

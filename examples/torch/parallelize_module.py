@@ -4,26 +4,14 @@ from __future__ import annotations
 
 from typing import Any
 
-import torch
-from _recipe import SETTINGS, finish, start
-from torch import Tensor
+from _recipe import SETTINGS, finish, language_step, small_qwen3, start
 from torch.distributed.tensor.parallel import ColwiseParallel, RowwiseParallel, parallelize_module
-from transformers import Qwen3Config, Qwen3ForCausalLM
+from transformers import Qwen3ForCausalLM
 
 import echo_comm.torch as echo
 
 options, mesh = start()
-size = mesh.size()
-config = Qwen3Config(
-    hidden_size=192,
-    intermediate_size=192 * size,
-    num_hidden_layers=3,
-    num_attention_heads=2 * size,
-    num_key_value_heads=size,
-    head_dim=32,
-    vocab_size=256,
-)
-model: Any = Qwen3ForCausalLM(config)
+model: Any = Qwen3ForCausalLM(small_qwen3(mesh.size()))
 group = mesh.get_group("tp")
 for layer in model.model.layers:
     plan = {
@@ -37,14 +25,4 @@ for layer in model.model.layers:
 if options.backend == "echo":
     echo.attach(model.model, group, SETTINGS, backward="post_norm")
 
-ids = torch.arange(64).reshape(1, 64) * 7 % 256
-
-
-def step() -> tuple[Tensor, list[Tensor]]:
-    model.zero_grad()
-    output = model(ids, labels=ids)
-    output.loss.backward()
-    return output.logits, [parameter.grad for parameter in model.parameters()]
-
-
-finish(options, group, step)
+finish(options, group, language_step(model))

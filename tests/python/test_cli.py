@@ -43,6 +43,42 @@ def model(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return _make_model(tmp_path_factory.mktemp("model"))
 
 
+@pytest.mark.netns
+@pytest.mark.slow
+def test_torchrun_on_two_hosts(model: Path, tmp_path: Path) -> None:
+    """Two hosts of the network lab, a rank on each."""
+    lab = [sys.executable, str(Path(__file__).parents[2] / "testing" / "netlab")]
+    if subprocess.run([*lab, "check"], capture_output=True, check=False).returncode == 77:
+        pytest.skip("the network lab cannot run here: python3 testing/netlab check says why")
+    torchrun = [sys.executable, "-m", "torch.distributed.run", "--nnodes", "2", "--node-rank", "{rank}"]
+    torchrun += ["--nproc-per-node", "1", "--master-addr", "10.77.0.1", "--master-port", "29500"]
+    command = ["-m", "echo_comm.run.cli", "run", "--tp", "2", "--model", str(model), "--min-bytes", "0", *SMALL]
+    done = subprocess.run(
+        [
+            *lab,
+            "run",
+            "--hosts",
+            "2",
+            "--timeout",
+            "200",
+            "--",
+            *torchrun,
+            *command,
+            "--json",
+            str(tmp_path / "out.json"),
+        ],
+        capture_output=True,
+        text=True,
+        check=False,
+        timeout=300,
+        env={**os.environ, "GLOO_SOCKET_IFNAME": "eth0", "OMP_NUM_THREADS": "1"},
+    )
+    assert done.returncode == 0, done.stderr
+    result = json.loads((tmp_path / "out.json").read_text())
+    assert (result["ranks"], result["diverged"]) == (2, 0)
+    assert "route inner (the ranks are on 2 hosts" in done.stdout
+
+
 # In the environment of everything these tests start; other jobs on the machine are none of their business.
 _MARK = "ECHO_TEST_RUN"
 

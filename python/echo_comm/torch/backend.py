@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import logging
 import threading
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import asdict, dataclass, replace
 from datetime import timedelta
@@ -19,8 +19,9 @@ import torch.distributed as dist
 import torch.distributed.distributed_c10d as c10d
 from torch import Tensor
 
-from echo_comm._library import EchoArgumentError, EchoError, EchoStateError, library_version
+from echo_comm._library import EchoStateError, library_version
 from echo_comm.torch.agreement import compare
+from echo_comm.torch.asked import Asked, call_of, refuse_overlap, runs_again
 from echo_comm.torch.config import EchoConfig, disabled_by
 from echo_comm.torch.inner import ForwardingGroup, bytes_of, make_inner
 from echo_comm.torch.ops import DTYPES
@@ -46,20 +47,6 @@ def exact() -> Iterator[None]:
         yield
     finally:
         _exact.depth -= 1
-
-
-@dataclass(frozen=True)
-class _Asked:
-    """A call as c10d asks for it."""
-
-    collective: str  # all_reduce, reduce_scatter or all_gather
-    whole: Tensor  # the tensor of all ranks: what is summed, or what is gathered
-    part: Tensor  # this rank's part of it; all_reduce: the same tensor
-    opts: Any
-
-    @property
-    def written(self) -> Tensor:
-        return self.part if self.collective == "reduce_scatter" else self.whole
 
 
 class EchoProcessGroup(ForwardingGroup):
@@ -261,7 +248,7 @@ class EchoProcessGroup(ForwardingGroup):
             route = self.open()
             assert route is not None
             if collective in route.collectives:
-                return self._coded(_Asked(collective, wholes[0], parts[0], opts), route)
+                return self._coded(Asked(collective, wholes[0], parts[0], opts), route)
             reason = f"{route.name}_route"
         self.forwarding(reason, wholes[0].nbytes if len(wholes) == 1 else bytes_of(wholes))
         return self.forward(name, *args)
@@ -304,7 +291,7 @@ class EchoProcessGroup(ForwardingGroup):
             return self.active, ""
         if self.active is not None and self.active.runs_again:
             return self.active, ""
-        if _runs_again():
+        if runs_again():
             return None, "recompute"
         return (self.backward, "") if self.backward is not None else (None, "backward")
 
@@ -325,9 +312,9 @@ class EchoProcessGroup(ForwardingGroup):
 
     # ---- coded calls ---------------------------------------------------------------------------
 
-    def _coded(self, asked: _Asked, route: Route) -> dist.Work:
+    def _coded(self, asked: Asked, route: Route) -> dist.Work:
         config, whole, row = self._config, asked.whole, asked.whole.shape[-1]
-        _refuse_overlap(asked)
+        refuse_overlap(asked)
         state, flush = None, False
         current, _ = self._current()
         if current is not None and asked.collective != "all_gather":
@@ -343,7 +330,7 @@ class EchoProcessGroup(ForwardingGroup):
         average = getattr(asked.opts, "reduceOp", None) == dist.ReduceOp.AVG
         call = Call(row, bits, flush, config.rotation, algorithm, average)
         work = self._queue.run(
-            asked.collective, [asked.written], _call_of(asked, route, call, state), getattr(asked.opts, "asyncOp", True)
+            asked.collective, [asked.written], call_of(asked, route, call, state), getattr(asked.opts, "asyncOp", True)
         )
         self._count(asked, flush, state)
         return work
@@ -368,12 +355,12 @@ class EchoProcessGroup(ForwardingGroup):
         config, count = self._config, x.numel()
         algorithm = algorithm_for(count, count, bits, self._size, config.batch_invariant)
         call = Call(count, bits, False, config.rotation, algorithm, True)
-        asked = _Asked("all_reduce", x, x, None)
-        work = self._queue.run("all_reduce", [x], _call_of(asked, route, call, state), True)
+        asked = Asked("all_reduce", x, x, None)
+        work = self._queue.run("all_reduce", [x], call_of(asked, route, call, state), True)
         self._count(asked, False, state)
         return work
 
-    def _count(self, asked: _Asked, flush: bool, state: State | None) -> None:
+    def _count(self, asked: Asked, flush: bool, state: State | None) -> None:
         stats, count = self._stats, asked.whole.numel()
         stats.calls += 1
         stats.coded += 1
@@ -462,59 +449,6 @@ def _all_reduce_options(op: Any = None, timeout: timedelta | None = None, **name
     if timeout is not None:
         opts.timeout = timeout
     return opts
-
-
-def _runs_again() -> bool:
-    """Whether, in a backward(), activation checkpointing runs a part of the forward again (or create_graph is set).
-
-    The bodies of autograd functions run without gradients, so that these do not tell alone.
-    """
-    if torch.is_grad_enabled():
-        return True
-    node = torch._C._current_autograd_node()
-    if node is not None and "Checkpoint" in node.name():
-        return True
-    hooks = torch._C._autograd._top_saved_tensors_default_hooks(True)
-    return hooks is not None and "recomputation" in getattr(hooks[0], "__qualname__", "")
-
-
-def _refuse_overlap(asked: _Asked) -> None:
-    x = asked.written
-    if any(size > 1 and stride == 0 for size, stride in zip(x.shape, x.stride(), strict=True)):
-        raise EchoArgumentError(
-            f"{asked.collective}: the tensor overlaps itself (shape {tuple(x.shape)}, strides {x.stride()}); "
-            "pass a contiguous copy"
-        )
-
-
-def _call_of(asked: _Asked, route: Route, call: Call, state: State | None) -> Callable[[], None]:
-    """The call as a function. Routes take contiguous tensors: strided ones are copied there and back."""
-    whole, part = asked.whole.detach(), asked.part.detach()
-
-    def run() -> None:
-        try:
-            go()
-        except EchoError as error:
-            if asked.collective in str(error):
-                raise
-            what = f"{asked.collective} of {bytes_of(whole)} bytes ({tuple(whole.shape)}, {whole.dtype}, {route.name})"
-            raise type(error)(f"{what}: {error}", error.result) from None
-
-    def go() -> None:
-        if asked.collective == "all_reduce":
-            dense = whole.contiguous()
-            route.all_reduce(dense, call, state)
-        elif asked.collective == "reduce_scatter":
-            dense = part if part.is_contiguous() else torch.empty(part.shape, dtype=part.dtype)
-            route.reduce_scatter(whole.contiguous(), dense, call, state)
-        else:
-            dense = whole if whole.is_contiguous() else torch.empty(whole.shape, dtype=whole.dtype)
-            route.all_gather(part.contiguous(), dense, call)
-        written = asked.written.detach()
-        if not written.is_contiguous():
-            written.copy_(dense)
-
-    return run
 
 
 # ---- making groups -----------------------------------------------------------------------------

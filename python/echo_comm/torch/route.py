@@ -460,8 +460,15 @@ def _exchange(route: InnerRoute, value: Any) -> list[Any]:
 
 
 def _host() -> str:
-    """Differs between hosts. Equal values prove nothing: only joining the shared memory does."""
-    return Path("/proc/sys/kernel/random/boot_id").read_text(encoding="ascii").strip()
+    """Differs between hosts, and between network namespaces (containers), which hide the socket that ranks join at.
+
+    Equal values prove nothing: only joining the shared memory does.
+    """
+    boot = Path("/proc/sys/kernel/random/boot_id").read_text(encoding="ascii").strip()
+    try:
+        return f"{boot} {Path('/proc/self/ns/net').readlink()}"
+    except OSError:
+        return boot
 
 
 def open_route(group: dist.ProcessGroup, rank: int, size: int, config: EchoConfig) -> tuple[Route, str]:
@@ -477,7 +484,7 @@ def open_route(group: dist.ProcessGroup, rank: int, size: int, config: EchoConfi
     hosts = {proposal["host"] for proposal in proposals}
     strict = config.transport == "shm" or config.name is not None
     if len(hosts) > 1:
-        reason = f"the ranks are on {len(hosts)} hosts"
+        reason = f"the ranks are on {len(hosts)} hosts or in {len(hosts)} network namespaces"
         if strict:
             raise EchoStateError(f"shared memory was asked for, but {reason}")
         return inner, reason
